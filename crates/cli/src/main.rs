@@ -1,0 +1,2 @@
+//! The `gristmill` program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Sequences, scheduling, KV blocks and sampling.

@@ -1,0 +1,1 @@
+//! Recording graphs, rewriting them, planning their memory, and the contract of a backend.

@@ -1,0 +1,1 @@
+//! Run language models from Rust: load, generate, stream, chat.

@@ -1,0 +1,5 @@
+//! Element types, shapes and the op vocabulary of Gristmill, with a reference for every op.
+
+pub mod dtype;
+
+pub use dtype::DType;

@@ -1,0 +1,1 @@
+//! Tokenizers, incremental detokenisation, chat templates and stop strings.

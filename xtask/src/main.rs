@@ -1,0 +1,2 @@
+//! Chores of the repository: `cargo xtask full` and friends.
+fn main() {}
