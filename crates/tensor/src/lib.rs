@@ -1,5 +1,11 @@
 //! Element types, shapes and the op vocabulary of Gristmill, with a reference for every op.
+//!
+//! Start at [`ops`]: that page lists everything the system can compute.
 
 pub mod dtype;
+pub mod ops;
+pub mod shape;
 
 pub use dtype::DType;
+pub use ops::Op;
+pub use shape::{Layout, Shape};
