@@ -1,1 +1,21 @@
 //! Recording graphs, rewriting them, planning their memory, and the contract of a backend.
+//!
+//! [`Builder`] records, [`rewrite::standard`] fuses, [`memory::plan`] lays out intermediates, a [`backend::Backend`]
+//! compiles. The crate does no I/O, knows no model and no device.
+
+pub mod backend;
+mod builder;
+mod fence;
+mod graph;
+mod identity;
+pub mod memory;
+mod plan_cache;
+mod report;
+pub mod rewrite;
+
+pub use builder::{Builder, Diagnostic, Diagnostics, State, Tensor};
+pub use fence::{Fence, Signal, fence};
+pub use graph::{Graph, Node, NodeId, Port, PortId, PortKind, ScalarId, Source, Value, ValueId};
+pub use identity::Identity;
+pub use plan_cache::PlanCache;
+pub use report::{MemoryReport, PlanReport, PortInfo, Selection};

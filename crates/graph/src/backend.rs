@@ -1,0 +1,211 @@
+//! The contract between the engine and a device.
+//!
+//! A backend packs weights, owns states and compiles graphs. A plan has instances, each with its own bindings and
+//! input slot and at most one submission in flight: `encode` may run while other instances execute, `submit` does not
+//! block, completion is a [`Fence`].
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tensor::{DType, Shape};
+
+use crate::fence::Fence;
+use crate::graph::Graph;
+use crate::report::PlanReport;
+
+/// What went wrong on a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// The backend has no kernel for an op with these operands.
+    #[error("{device} cannot compute {op}: {reason}")]
+    Unsupported {
+        /// Backend name.
+        device: String,
+        /// The op and its operand types.
+        op: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// Storage was refused.
+    #[error("{device} has no memory for {what} ({bytes} bytes)")]
+    Memory {
+        /// Backend name.
+        device: String,
+        /// What was to be stored.
+        what: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A binding, input or scalar is missing or does not fit its port.
+    #[error("binding `{port}`: {problem}")]
+    Binding {
+        /// The port or scalar.
+        port: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The instance already has a submission in flight, or the encoded step is not its latest.
+    #[error("{0}")]
+    Busy(String),
+    /// A kernel met values it must not pass on (NaN router logits, say).
+    #[error("{op}: {problem}")]
+    Numeric {
+        /// The op.
+        op: String,
+        /// What it met.
+        problem: String,
+    },
+    /// The device or its worker died; the requests on it have failed.
+    #[error("the device was lost: {0}")]
+    Lost(String),
+}
+
+/// Activations and KV cache, a matter of engine configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Precision {
+    /// f32 activations and KV.
+    Exact,
+    /// 8-bit activations against quantised weights, f16 KV.
+    Fast,
+}
+
+/// A weight to be packed.
+#[derive(Clone, Debug)]
+pub struct WeightDesc {
+    /// Port name, for messages.
+    pub name: String,
+    /// Storage type.
+    pub dtype: DType,
+    /// `[N, K]`, `[E, N, K]` or a row `[K]`.
+    pub shape: Shape,
+}
+
+/// Supplies rows of a weight, in any order, possibly from several threads. Rows are those of all leading axes
+/// flattened, `shape.last()` elements each, in the type's storage bytes.
+pub trait RowSource: Sync {
+    /// Calls `sink(row, bytes)` for every row of `rows`.
+    ///
+    /// # Errors
+    /// The source cannot be read.
+    fn rows(
+        &self,
+        rows: std::ops::Range<usize>,
+        sink: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DeviceError>;
+}
+
+/// A packed weight. The backend that made it knows what it is.
+pub type WeightHandle = Arc<dyn Any + Send + Sync>;
+
+/// A state's storage. The backend that made it knows what it is.
+pub type StateHandle = Arc<dyn Any + Send + Sync>;
+
+/// A state to be allocated, zeroed.
+#[derive(Clone, Debug)]
+pub struct StateDesc {
+    /// Port name, for messages.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Logical extents, as the op that uses it documents; the physical layout is the backend's.
+    pub shape: Shape,
+}
+
+/// What a plan is compiled with.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// For reports.
+    pub label: String,
+    /// Kernel class.
+    pub precision: Precision,
+}
+
+/// A device.
+pub trait Backend: Send + Sync {
+    /// Name, as given to `--device`.
+    fn name(&self) -> &str;
+
+    /// The hardware and the kernel family in use, for reports and the fingerprint.
+    fn description(&self) -> String;
+
+    /// Memory this device has for weights, states and plans in all, in bytes, when it is known.
+    fn memory_limit(&self) -> Option<u64>;
+
+    /// Packs a weight into the device's one layout for its type.
+    ///
+    /// # Errors
+    /// Unsupported type, memory, or the source's error.
+    fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError>;
+
+    /// Allocates a state, zeroed.
+    ///
+    /// # Errors
+    /// Memory.
+    fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError>;
+
+    /// Compiles a graph.
+    ///
+    /// # Errors
+    /// An op without a kernel, memory.
+    fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError>;
+}
+
+/// What an instance is bound to for its life, by port name.
+#[derive(Clone, Default)]
+pub struct Bindings {
+    /// Every weight port.
+    pub weights: HashMap<String, WeightHandle>,
+    /// Every state port.
+    pub states: HashMap<String, StateHandle>,
+}
+
+/// A compiled graph.
+pub trait Plan: Send + Sync {
+    /// Ports, scalars, selections, memory.
+    fn report(&self) -> &PlanReport;
+
+    /// Makes an instance; the whole binding set is validated here.
+    ///
+    /// # Errors
+    /// A port without a binding, a binding of another type, shape or backend.
+    fn instance(&self, bindings: &Bindings) -> Result<Box<dyn Instance>, DeviceError>;
+}
+
+/// The varying part of one submission, by name. An input shorter than its port fills the leading part; the rest is
+/// padding. The bounds are the scalars.
+#[derive(Clone, Copy)]
+pub struct StepInputs<'a> {
+    /// u32 inputs.
+    pub inputs: &'a [(&'a str, &'a [u32])],
+    /// f32 inputs.
+    pub floats: &'a [(&'a str, &'a [f32])],
+    /// Scalars.
+    pub scalars: &'a [(&'a str, u32)],
+}
+
+/// Proof that a step was encoded, to be submitted once.
+#[derive(Debug)]
+pub struct Encoded {
+    /// Which encoding of its instance.
+    pub serial: u64,
+}
+
+/// One executable copy of a plan.
+pub trait Instance: Send {
+    /// Validates and stores a step's inputs. Refused while a submission is in flight.
+    ///
+    /// # Errors
+    /// A missing, misspelt, mistyped or overlong input or scalar; an index out of range; a busy instance.
+    fn encode(&mut self, step: &StepInputs) -> Result<Encoded, DeviceError>;
+
+    /// Starts the encoded step and returns without waiting. A failure is a fence that has failed.
+    fn submit(&mut self, encoded: Encoded) -> Fence;
+
+    /// The elements of an f32 output, valid after the fence until the next submission; entries past the bound of the
+    /// first axis are not included.
+    ///
+    /// # Errors
+    /// No such output, or the submission has not finished.
+    fn output(&self, name: &str) -> Result<&[f32], DeviceError>;
+}
