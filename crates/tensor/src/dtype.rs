@@ -83,7 +83,7 @@ impl DType {
 
     /// Bytes of `len` consecutive elements, or `None` when `len` does not fill whole blocks or the size overflows.
     pub const fn bytes_for(self, len: usize) -> Option<usize> {
-        if len % self.block_len() != 0 {
+        if !len.is_multiple_of(self.block_len()) {
             return None;
         }
         (len / self.block_len()).checked_mul(self.block_bytes())

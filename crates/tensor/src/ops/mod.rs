@@ -310,7 +310,7 @@ impl Check<'_> {
         }
         let k = self.shape(i).last();
         let block = self.dtype(i).block_len();
-        if k % block != 0 {
+        if !k.is_multiple_of(block) {
             return self.fail(i, format!("rows of {k} do not fill {} blocks of {block}", self.dtype(i)));
         }
         Ok(self.dims(i))
