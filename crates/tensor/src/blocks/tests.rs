@@ -37,3 +37,19 @@ fn plain_types_keep_infinities_subnormals_signs_and_nan_bits() {
     assert_eq!(got, [0x3f80_0000, 0x0001_0000, 0x7f81_0000]);
     assert_eq!(decoded(DType::F32, &1.5f32.to_le_bytes()), [1.5]);
 }
+
+/// The values of `tests/fixtures/blocks` come from the Python package `gguf`; every bit must agree.
+#[test]
+fn agrees_bitwise_with_the_python_decoder() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/blocks");
+    let read = |name: String| std::fs::read(dir.join(&name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for dtype in DType::ALL.into_iter().filter(|d| !matches!(d, DType::F32 | DType::U32)) {
+        let want = decoded(DType::F32, &read(format!("{dtype}.f32")));
+        let got = decoded(dtype, &read(format!("{dtype}.bin")));
+        assert!(want.len() >= 2048, "{dtype}");
+        assert_eq!(got.len(), want.len(), "{dtype}");
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert_eq!(got.to_bits(), want.to_bits(), "{dtype}, element {i}: {got} instead of {want}");
+        }
+    }
+}
