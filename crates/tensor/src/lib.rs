@@ -2,6 +2,7 @@
 //!
 //! Start at [`ops`]: that page lists everything the system can compute.
 
+pub mod blocks;
 pub mod dtype;
 pub mod ops;
 pub mod shape;
