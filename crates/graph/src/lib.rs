@@ -4,6 +4,8 @@
 //! compiles. The crate does no I/O, knows no model and no device.
 
 pub mod backend;
+pub mod block_pool;
+pub mod buckets;
 mod builder;
 mod fence;
 mod graph;
@@ -12,10 +14,14 @@ pub mod memory;
 mod plan_cache;
 mod report;
 pub mod rewrite;
+pub mod stream;
 
+pub use block_pool::{BlockPool, BlockPoolError};
+pub use buckets::{Buckets, BucketsError};
 pub use builder::{Builder, Diagnostic, Diagnostics, State, Tensor};
 pub use fence::{Fence, Signal, fence};
 pub use graph::{Graph, Node, NodeId, Port, PortId, PortKind, ScalarId, Source, Value, ValueId};
 pub use identity::Identity;
 pub use plan_cache::PlanCache;
 pub use report::{MemoryReport, PlanReport, PortInfo, Selection};
+pub use stream::Stream;
