@@ -1,1 +1,3 @@
 //! Sequences, scheduling, KV blocks and sampling.
+
+pub mod sampling;
