@@ -19,3 +19,5 @@ pub use error::EngineError;
 pub use options::EngineOptions;
 pub use plans::Progress;
 pub use request::{Event, Finish, Request, RequestId, Task};
+
+pub mod sampling;
