@@ -41,7 +41,8 @@ impl CacheSize {
         let bytes_per_slot = info.rings.iter().map(|r| (r.len * r.width * 4) as u64).sum::<u64>();
         let slots = options.max_sequences;
         let wanted = options.context.unwrap_or(info.context_length).max(1);
-        let available = options.cache_bytes.or_else(|| memory.map(|m| (m.saturating_sub(weights) as f64 * SHARE) as u64));
+        let available =
+            options.cache_bytes.or_else(|| memory.map(|m| (m.saturating_sub(weights) as f64 * SHARE) as u64));
         let blocks_for = |tokens: usize| tokens.div_ceil(KV_BLOCK).max(1);
         let all = blocks_for(wanted).saturating_mul(options.max_sequences);
         let (context, blocks) = match available {

@@ -48,7 +48,9 @@ pub enum EngineError {
         vocab: usize,
     },
     /// Even one sequence of this context does not fit.
-    #[error("{what} needs {needed} bytes and {available} are available: ask for a context of at most {fits} tokens")]
+    #[error(
+        "{what} needs {needed} bytes and {available} are available: ask for a context of at most {fits} tokens"
+    )]
     CacheTooSmall {
         /// What was to be allocated.
         what: String,

@@ -19,5 +19,3 @@ pub use error::EngineError;
 pub use options::EngineOptions;
 pub use plans::Progress;
 pub use request::{Event, Finish, Request, RequestId, Task};
-
-pub mod sampling;

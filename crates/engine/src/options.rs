@@ -21,7 +21,14 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { precision: None, context: None, max_sequences: 8, chunk: 512, cache_bytes: None, taps: false }
+        EngineOptions {
+            precision: None,
+            context: None,
+            max_sequences: 8,
+            chunk: 512,
+            cache_bytes: None,
+            taps: false,
+        }
     }
 }
 

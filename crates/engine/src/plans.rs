@@ -82,7 +82,10 @@ impl Plans {
     }
 
     /// The instance for so many rows, its index, and the names of the inputs and scalars it takes.
-    pub(crate) fn for_rows(&mut self, rows: usize) -> Result<(usize, &mut dyn Instance, &[String]), EngineError> {
+    pub(crate) fn for_rows(
+        &mut self,
+        rows: usize,
+    ) -> Result<(usize, &mut dyn Instance, &[String]), EngineError> {
         let bucket = self.buckets.for_len(rows).map_err(|e| EngineError::Model(e.to_string()))?;
         let index = self.buckets.sizes().partition_point(|s| *s < bucket);
         Ok((index, &mut *self.instances[index], &self.declared))

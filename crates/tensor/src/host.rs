@@ -278,7 +278,8 @@ mod tests {
 
     #[test]
     fn odd_f16_lengths_keep_their_last_element() {
-        let bytes: Vec<u8> = [1.0f32, 2.0, 3.0].iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
+        let bytes: Vec<u8> =
+            [1.0f32, 2.0, 3.0].iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
         let t = HostTensor::new(DType::F16, &[1, 3], &bytes).unwrap();
         assert_eq!((t.to_f32().unwrap(), t.bytes().len()), (vec![1.0, 2.0, 3.0], 6));
         let mut row = [0.0; 3];

@@ -68,12 +68,19 @@ pub(super) fn bounds(op: &Op, args: &[HostTensor]) -> Result<Bounds, ReferenceEr
 }
 
 /// Where position `at` of a sequence lies in the cache, as an index of blocks times [`KV_BLOCK`] plus the place within.
-fn place(op: &Op, cache: &HostTensor, pages: &HostTensor, sequence: usize, at: usize) -> Result<usize, ReferenceError> {
+fn place(
+    op: &Op,
+    cache: &HostTensor,
+    pages: &HostTensor,
+    sequence: usize,
+    at: usize,
+) -> Result<usize, ReferenceError> {
     let operand = op.roles().len() - 1;
     let (blocks, width) = (cache.dims()[0], pages.dims()[1]);
     let entry = at / KV_BLOCK;
     if entry >= width {
-        let problem = format!("position {at} of sequence {sequence} is in block {entry}, its table has {width}");
+        let problem =
+            format!("position {at} of sequence {sequence} is in block {entry}, its table has {width}");
         return bad_value(op, operand, problem);
     }
     let block = pages.u32s()?[sequence * width + entry] as usize;
@@ -157,8 +164,7 @@ fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), Referenc
             let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
             let largest = scores.iter().fold(0.0f64, |m, s| m.max(s.abs()));
             // A difference of two scores is off by both, and by its own rounding.
-            let relative =
-                2.0 * (error + 2.0 * UNIT * largest) + 2.0 * (places.len() as f64 + 8.0) * UNIT;
+            let relative = 2.0 * (error + 2.0 * UNIT * largest) + 2.0 * (places.len() as f64 + 8.0) * UNIT;
             let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
             let result = (r * query_heads + head) * dv;
             for (at, score) in places.iter().zip(&scores) {

@@ -67,10 +67,13 @@ pub(super) fn bounds(op: &Op, args: &[HostTensor], precision: Precision) -> Resu
     }
     let x = wide(&args[0])?;
     let matrices = if let Op::MatMuls { biased } = op { biased.len() } else { 1 };
-    let mut out = (1..=matrices).map(|i| matmul_bound(&x, &args[i], precision)).collect::<Result<Vec<_>, _>>()?;
+    let mut out =
+        (1..=matrices).map(|i| matmul_bound(&x, &args[i], precision)).collect::<Result<Vec<_>, _>>()?;
     if let Op::MatMuls { biased } = op {
         // The sum with the bias rounds once more, relative to the sum.
-        for (bound, y) in out.iter_mut().zip(reference(op, args)?).zip(biased).filter(|(_, b)| **b).map(|(a, _)| a) {
+        for (bound, y) in
+            out.iter_mut().zip(reference(op, args)?).zip(biased).filter(|(_, b)| **b).map(|(a, _)| a)
+        {
             bound.iter_mut().zip(y.f32s()?).for_each(|(b, y)| *b += 2.0 * UNIT * f64::from(y.abs()));
         }
     }
@@ -108,7 +111,11 @@ pub(super) fn matmul(x: &[f64], w: &HostTensor) -> Result<Vec<f64>, ReferenceErr
 }
 
 /// How far one or more rows may lie from [`matmul`].
-pub(super) fn matmul_bound(x: &[f64], w: &HostTensor, precision: Precision) -> Result<Vec<f64>, ReferenceError> {
+pub(super) fn matmul_bound(
+    x: &[f64],
+    w: &HostTensor,
+    precision: Precision,
+) -> Result<Vec<f64>, ReferenceError> {
     let (n, k) = (w.dims()[w.dims().len() - 2], w.shape().last());
     let magnitudes: Vec<f64> = x.iter().map(|x| x.abs()).collect();
     let sums = product(&magnitudes, n, k, &mut Rows::of(w), |rows, at, wide| {

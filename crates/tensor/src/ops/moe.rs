@@ -78,7 +78,12 @@ pub(super) fn bounds(op: &Op, args: &[HostTensor], precision: Precision) -> Resu
     }
 }
 
-fn route(op: &Op, logits: &HostTensor, k: usize, renormalise: bool) -> Result<Vec<HostTensor>, ReferenceError> {
+fn route(
+    op: &Op,
+    logits: &HostTensor,
+    k: usize,
+    renormalise: bool,
+) -> Result<Vec<HostTensor>, ReferenceError> {
     let (rows, experts) = (logits.dims()[0], logits.dims()[1]);
     let (mut weights, mut ids) = (Vec::with_capacity(rows * k), Vec::with_capacity(rows * k));
     for (r, row) in wide(logits)?.chunks_exact(experts).enumerate() {

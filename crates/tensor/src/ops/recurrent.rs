@@ -57,7 +57,9 @@ fn short_conv(args: &mut [HostTensor]) -> Result<Vec<f64>, ReferenceError> {
             history = match pos[r] {
                 0 => vec![0.0; state_len],
                 _ if slot < slot_count => before[slot * state_len..][..state_len].to_vec(),
-                _ => return bad_value(op, 5, format!("sequence {sequence} reads slot {slot} of {slot_count}")),
+                _ => {
+                    return bad_value(op, 5, format!("sequence {sequence} reads slot {slot} of {slot_count}"));
+                }
             };
         }
         history.extend_from_slice(&x[r * dim..][..dim]);

@@ -178,7 +178,8 @@ fn attend(case: &Case, dtype: DType) -> HostTensor {
         window: case.params["window"].as_u64().map(|w| w as u32),
         softcap: case.number("softcap"),
     };
-    run(op, &[case.get("q"), cache, case.get("pos"), case.get("until"), case.get("extents"), pages]).swap_remove(0)
+    run(op, &[case.get("q"), cache, case.get("pos"), case.get("until"), case.get("extents"), pages])
+        .swap_remove(0)
 }
 
 #[test]
@@ -190,7 +191,11 @@ fn attentions() {
         let (half, y) = (attend(&case, DType::F16), y.f32s().unwrap());
         let largest = y.iter().fold(0f32, |m, y| m.max(y.abs()));
         let off = half.f32s().unwrap().iter().zip(y).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-        assert!(case.name.starts_with("sharp") || off <= 4e-3 * largest, "{}: f16 is off by {off}", case.name);
+        assert!(
+            case.name.starts_with("sharp") || off <= 4e-3 * largest,
+            "{}: f16 is off by {off}",
+            case.name
+        );
         assert!(off > 0.0 || largest == 0.0, "{}: an f16 cache rounds", case.name);
     }
 }
@@ -281,7 +286,10 @@ fn what_does_not_exist_is_named() {
         said(Op::KvWrite, &[k.clone(), k.clone(), cache.clone(), ids(&[pos]), ids(&[extent]), pages(page)])
     };
     assert_eq!(write(0, 1, 2), "operand 5 (pages): sequence 0 uses block 2, the cache has 2");
-    assert_eq!(write(16, 1, 0), "operand 5 (pages): position 16 of sequence 0 is in block 1, its table has 1");
+    assert_eq!(
+        write(16, 1, 0),
+        "operand 5 (pages): position 16 of sequence 0 is in block 1, its table has 1"
+    );
     assert_eq!(write(0, 2, 0), "operand 4 (extents): the extents sum to more than the 1 rows");
     let w = floats(&[2, 1, 1], &[1., 1.]);
     let chosen = HostTensor::from_u32(&[1, 1], &[2]).unwrap();
