@@ -1,1 +1,21 @@
 //! Sequences, scheduling, KV blocks and sampling.
+//!
+//! [`Engine`] is a state machine that is polled; it contains no thread, no blocking wait and no file access of its own.
+
+mod cache;
+mod engine;
+mod error;
+mod options;
+mod plans;
+mod request;
+pub mod sampling;
+mod scheduler;
+mod sequence;
+mod step;
+
+pub use cache::CacheSize;
+pub use engine::Engine;
+pub use error::EngineError;
+pub use options::EngineOptions;
+pub use plans::Progress;
+pub use request::{Event, Finish, Request, RequestId, Task};

@@ -79,6 +79,17 @@ pub struct WeightDesc {
     pub dtype: DType,
     /// `[N, K]`, `[E, N, K]` or a row `[K]`.
     pub shape: Shape,
+    /// How ops read it.
+    pub layout: WeightUse,
+}
+
+/// How the ops of a graph read a weight.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WeightUse {
+    /// Matrix of a product, or a table that rows are gathered from: packed for the device.
+    Matrix,
+    /// Norm gains, biases, frequencies, convolution taps: f32 elements in order.
+    Elements,
 }
 
 /// Supplies rows of a weight, in any order, possibly from several threads. Rows are those of all leading axes

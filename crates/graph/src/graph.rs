@@ -5,6 +5,8 @@ use std::panic::Location;
 
 use tensor::{DType, Layout, Op, Shape};
 
+use crate::backend::{WeightDesc, WeightUse};
+
 /// Index of a [`Value`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ValueId(pub u32);
@@ -140,6 +142,32 @@ impl Graph {
     /// The port of that name.
     pub fn find_port(&self, name: &str) -> Option<PortId> {
         self.ports.iter().position(|p| p.name == name).map(|i| PortId(i as u32))
+    }
+
+    /// Every weight port as a backend is to pack it. A weight that is a matrix to one op and elements to another is a
+    /// matrix: ops that want elements refuse it at compile time.
+    pub fn weights(&self) -> Vec<WeightDesc> {
+        let mut matrix = vec![false; self.values.len()];
+        for node in &self.nodes {
+            let operands = match &node.op {
+                Op::Gather => 0..1,
+                Op::MatMul | Op::ExpertMatMul => 1..2,
+                Op::MatMuls { biased } => 1..1 + biased.len(),
+                _ => continue,
+            };
+            for id in &node.inputs[operands] {
+                matrix[self.base(*id).0 as usize] = true;
+            }
+        }
+        let weights = self.ports.iter().filter(|p| p.kind == PortKind::Weight);
+        weights
+            .map(|p| WeightDesc {
+                name: p.name.clone(),
+                dtype: p.dtype,
+                shape: p.shape,
+                layout: if matrix[p.value.0 as usize] { WeightUse::Matrix } else { WeightUse::Elements },
+            })
+            .collect()
     }
 
     /// How often each value's storage is read by nodes or is an output.

@@ -15,6 +15,7 @@ mod plan_cache;
 mod report;
 pub mod rewrite;
 pub mod stream;
+pub mod validate;
 
 pub use block_pool::{BlockPool, BlockPoolError};
 pub use buckets::{Buckets, BucketsError};

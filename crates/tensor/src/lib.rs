@@ -4,9 +4,11 @@
 
 pub mod blocks;
 pub mod dtype;
+pub mod host;
 pub mod ops;
 pub mod shape;
 
 pub use dtype::DType;
+pub use host::HostTensor;
 pub use ops::Op;
 pub use shape::{Layout, Shape};

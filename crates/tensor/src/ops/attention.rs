@@ -1,7 +1,8 @@
 //! The paged KV cache and attention over it (running softmax: Milakov and Gimelshein, 2018).
 
+use super::reference::{Bounds, FLUSH, ReferenceError, UNIT, bad_value, rounded, sequence_of_rows};
 use super::{Check, KV_BLOCK, Op, Operand, OperandError, result};
-use crate::DType;
+use crate::{DType, HostTensor};
 
 pub(super) fn infer(op: &Op, c: &Check) -> Result<Vec<Operand>, OperandError> {
     let write = matches!(op, Op::KvWrite);
@@ -51,4 +52,133 @@ pub(super) fn infer(op: &Op, c: &Check) -> Result<Vec<Operand>, OperandError> {
         return c.fail(0, format!("has head dim {}, the cache holds k and v in {}", first[2], kv[3]));
     }
     Ok(vec![result(DType::F32, &[rows, first[1], kv[3] - first[2]])])
+}
+
+pub(super) fn reference(op: &Op, args: &mut [HostTensor]) -> Result<Vec<HostTensor>, ReferenceError> {
+    if matches!(op, Op::KvWrite) {
+        kv_write(args)?;
+        return Ok(vec![]);
+    }
+    let dims = [args[0].dims()[0], args[0].dims()[1], args[1].dims()[3] - args[0].dims()[2]];
+    Ok(vec![rounded(&dims, &attend(op, args)?.0)?])
+}
+
+pub(super) fn bounds(op: &Op, args: &[HostTensor]) -> Result<Bounds, ReferenceError> {
+    if matches!(op, Op::KvWrite) { Ok(vec![]) } else { Ok(vec![attend(op, args)?.1]) }
+}
+
+/// Where position `at` of a sequence lies in the cache, as an index of blocks times [`KV_BLOCK`] plus the place within.
+fn place(
+    op: &Op,
+    cache: &HostTensor,
+    pages: &HostTensor,
+    sequence: usize,
+    at: usize,
+) -> Result<usize, ReferenceError> {
+    let operand = op.roles().len() - 1;
+    let (blocks, width) = (cache.dims()[0], pages.dims()[1]);
+    let entry = at / KV_BLOCK;
+    if entry >= width {
+        let problem =
+            format!("position {at} of sequence {sequence} is in block {entry}, its table has {width}");
+        return bad_value(op, operand, problem);
+    }
+    let block = pages.u32s()?[sequence * width + entry] as usize;
+    if block >= blocks {
+        let problem = format!("sequence {sequence} uses block {block}, the cache has {blocks}");
+        return bad_value(op, operand, problem);
+    }
+    Ok(block * KV_BLOCK + at % KV_BLOCK)
+}
+
+fn kv_write(args: &mut [HostTensor]) -> Result<(), ReferenceError> {
+    let op = &Op::KvWrite;
+    let [k, v, cache, pos, extents, pages] = args else { unreachable!("six operands were checked") };
+    let (heads, dk, dv) = (k.dims()[1], k.dims()[2], v.dims()[2]);
+    let (k, v) = (k.f32s()?, v.f32s()?);
+    for (r, sequence) in sequence_of_rows(op, 4, extents, pos.dims()[0])?.into_iter().enumerate() {
+        let Some(sequence) = sequence else { break };
+        let at = place(op, cache, pages, sequence, pos.u32s()?[r] as usize)?;
+        let half = cache.dtype() == DType::F16;
+        for head in 0..heads {
+            let row = r * heads + head;
+            let values = k[row * dk..][..dk].iter().chain(&v[row * dv..][..dv]);
+            let start = (at * heads + head) * (dk + dv);
+            for (i, value) in (start..).zip(values) {
+                if half {
+                    let value = half::f16::from_f32(*value).to_le_bytes();
+                    cache.bytes_mut()[2 * i..][..2].copy_from_slice(&value);
+                } else {
+                    cache.f32s_mut()?[i] = *value;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The result `[R, Hq, Dv]` and its bound, not rounded.
+///
+/// The bound: a score is off by its products' rounding, `(Dk + 4)` units of the sum of their magnitudes, and by a few
+/// units of itself; exponentials turn that into a relative error of every probability, the same sum of n terms divides
+/// them, and n products with v are added.
+fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), ReferenceError> {
+    let Op::Attention { scale, window, softcap } = op else { unreachable!("not attention") };
+    let [q, cache, pos, until, extents, pages] = args else { unreachable!("six operands were checked") };
+    let (rows, query_heads, dk) = (q.dims()[0], q.dims()[1], q.dims()[2]);
+    let (kv_heads, kv_width) = (cache.dims()[2], cache.dims()[3]);
+    let dv = kv_width - dk;
+    let group = query_heads / kv_heads;
+    let (q, pos, until) = (q.f32s()?, pos.u32s()?, until.u32s()?);
+    let mut out = vec![0.0; rows * query_heads * dv];
+    let mut bounds = vec![0.0; out.len()];
+    let mut kv = vec![0.0f32; kv_width];
+    for (r, sequence) in sequence_of_rows(op, 4, extents, rows)?.into_iter().enumerate() {
+        let Some(sequence) = sequence else { break };
+        let past = pos[r] as usize + 1;
+        let first = window.map_or(0, |w| past.saturating_sub(w as usize));
+        let visible = first..until[r] as usize;
+        let mut places = Vec::new();
+        for at in visible {
+            places.push(place(op, cache, pages, sequence, at)?);
+        }
+        if places.is_empty() {
+            continue;
+        }
+        for head in 0..query_heads {
+            let query = &q[(r * query_heads + head) * dk..][..dk];
+            let mut scores = Vec::with_capacity(places.len());
+            let mut error = 0f64;
+            for at in &places {
+                cache.decode_row(at * kv_heads + head / group, &mut kv)?;
+                let terms = || query.iter().zip(&kv).map(|(q, k)| f64::from(*q) * f64::from(*k));
+                let mut score = terms().sum::<f64>() * f64::from(*scale);
+                let sizes = terms().map(f64::abs).sum::<f64>() * f64::from(scale.abs());
+                error = error.max((dk as f64 + 4.0) * UNIT * sizes);
+                if let Some(cap) = softcap.map(f64::from) {
+                    score = cap * (score / cap).tanh();
+                    error += 8.0 * UNIT * cap.abs() / places.len() as f64;
+                }
+                scores.push(score);
+            }
+            let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+            let largest = scores.iter().fold(0.0f64, |m, s| m.max(s.abs()));
+            // A difference of two scores is off by both, and by its own rounding.
+            let relative = 2.0 * (error + 2.0 * UNIT * largest) + 2.0 * (places.len() as f64 + 8.0) * UNIT;
+            let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+            let result = (r * query_heads + head) * dv;
+            for (at, score) in places.iter().zip(&scores) {
+                cache.decode_row(at * kv_heads + head / group, &mut kv)?;
+                let p = (score - top).exp() / sum;
+                for (d, v) in kv[dk..].iter().enumerate() {
+                    out[result + d] += p * f64::from(*v);
+                    bounds[result + d] += p * f64::from(v.abs());
+                }
+            }
+            for bound in &mut bounds[result..][..dv] {
+                *bound = relative.exp_m1() * *bound + FLUSH * places.len() as f64;
+            }
+        }
+    }
+    Ok((out, bounds))
 }

@@ -9,7 +9,7 @@
 //! **Step operands.** Ops that know about sequences take arrays of the step as u32 tensors:
 //! `pos`, `until`, `extents`, `pages`, `slots`, `snap`.
 
-use crate::{DType, Shape};
+use crate::{DType, HostTensor, Shape};
 
 pub mod attention;
 pub mod elementwise;
@@ -17,9 +17,13 @@ pub mod linear;
 pub mod moe;
 pub mod norm;
 pub mod recurrent;
+pub mod reference;
 pub mod rope;
+#[cfg(test)]
+mod tests;
 
 pub use elementwise::{Activation, Binary};
+pub use reference::{Bounds, Precision, ReferenceError};
 
 /// Positions per KV block.
 pub const KV_BLOCK: usize = 16;
@@ -140,15 +144,6 @@ pub struct OperandError {
     pub problem: String,
 }
 
-/// How far a kernel's answer may lie from the reference: `abs + rel * max|reference|` per element.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Tolerance {
-    /// Absolute part.
-    pub abs: f32,
-    /// Part relative to the largest magnitude of the reference's result.
-    pub rel: f32,
-}
-
 impl Op {
     /// Short name for reports.
     pub fn name(&self) -> &'static str {
@@ -229,6 +224,52 @@ impl Op {
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::infer(self, &check),
             Op::ShortConv => recurrent::infer(&check),
         }
+    }
+
+    /// The results by the op's definition, accumulated in f64 and rounded once; a state operand that the op writes is
+    /// updated in place. The oracle of every kernel.
+    ///
+    /// # Errors
+    /// Operands that do not fit (as [`Op::infer`] says), or values the op does not allow: a page, slot or expert that
+    /// does not exist, extents beyond the rows, router logits that are not numbers. The state is then unspecified.
+    pub fn reference(&self, args: &mut [HostTensor]) -> Result<Vec<HostTensor>, ReferenceError> {
+        self.check_args(args)?;
+        match self {
+            Op::Gather | Op::MatMul | Op::MatMuls { .. } => linear::reference(self, args),
+            Op::Binary(_) | Op::Activate(_) | Op::GatedActivate(_) | Op::Scale { .. } => {
+                elementwise::reference(self, args)
+            }
+            Op::RmsNorm { .. } | Op::AddRmsNorm { .. } => norm::reference(self, args),
+            Op::Rope { magnitude } => rope::reference(args, *magnitude),
+            Op::KvWrite | Op::Attention { .. } => attention::reference(self, args),
+            Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::reference(self, args),
+            Op::ShortConv => recurrent::reference(args),
+        }
+    }
+
+    /// For each result and element, how far a kernel of this precision may lie from [`Op::reference`]. A state that the
+    /// op writes is copied, so it may differ only where the copied values do.
+    ///
+    /// # Errors
+    /// Those of [`Op::reference`].
+    pub fn bounds(&self, args: &[HostTensor], precision: Precision) -> Result<Bounds, ReferenceError> {
+        self.check_args(args)?;
+        match self {
+            Op::Gather | Op::MatMul | Op::MatMuls { .. } => linear::bounds(self, args, precision),
+            Op::Binary(_) | Op::Activate(_) | Op::GatedActivate(_) | Op::Scale { .. } => {
+                elementwise::bounds(self, args)
+            }
+            Op::RmsNorm { .. } | Op::AddRmsNorm { .. } => norm::bounds(self, args),
+            Op::Rope { magnitude } => rope::bounds(args, *magnitude),
+            Op::KvWrite | Op::Attention { .. } => attention::bounds(self, args),
+            Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::bounds(self, args, precision),
+            Op::ShortConv => recurrent::bounds(args),
+        }
+    }
+
+    fn check_args(&self, args: &[HostTensor]) -> Result<Vec<Operand>, OperandError> {
+        let operands: Vec<Operand> = args.iter().map(HostTensor::operand).collect();
+        self.infer(&operands)
     }
 }
 

@@ -1,0 +1,341 @@
+//! The poll-driven core.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use graph::backend::{Backend, DeviceError, Precision};
+use graph::{Fence, PlanReport};
+use models::{Model, ModelInfo};
+use sha2::{Digest, Sha256};
+use tensor::DType;
+
+use crate::cache::{Cache, CacheSize};
+use crate::error::EngineError;
+use crate::options::EngineOptions;
+use crate::plans::{Plans, Progress};
+use crate::request::{Event, Finish, Request, RequestId, Task};
+use crate::sampling::Sampler;
+use crate::scheduler::{Budget, RECURRENT_CUT, Scheduler};
+use crate::sequence::{Sequence, Work};
+use crate::step::{Segment, StepArrays};
+
+/// Runs requests on one model and one device.
+///
+/// The engine has no thread and never waits: [`Engine::poll`] starts steps and returns what happened. Requests share
+/// steps, and what one gets does not depend on the others.
+pub struct Engine {
+    model: Arc<Model>,
+    backend: Arc<dyn Backend>,
+    precision: Precision,
+    size: CacheSize,
+    chunk: usize,
+    taps: bool,
+    plans: Plans,
+    cache: Cache,
+    scheduler: Scheduler,
+    arrays: StepArrays,
+    flight: Option<Flight>,
+    ready: Vec<Event>,
+    next_id: u64,
+    /// One row of logits, for the sampler to work in.
+    row: Vec<f32>,
+}
+
+struct Flight {
+    fence: Fence,
+    instance: usize,
+    segments: Vec<Segment>,
+}
+
+impl Engine {
+    /// Loads the weights and compiles the plans. `progress` is called with bytes packed and in all.
+    ///
+    /// # Errors
+    /// Options out of range, a model or device that cannot be used, a context that does not fit.
+    pub fn new(
+        model: Arc<Model>,
+        backend: Arc<dyn Backend>,
+        options: &EngineOptions,
+        progress: Progress,
+    ) -> Result<Engine, EngineError> {
+        options.validate()?;
+        let info = model.info();
+        let default = if info.quantised { Precision::Fast } else { Precision::Exact };
+        let precision = options.precision.unwrap_or(default);
+        let kv = if precision == Precision::Fast { DType::F16 } else { DType::F32 };
+        let size = CacheSize::choose(info, options, kv, backend.memory_limit(), info.weight_bytes)?;
+        let recurrent = !info.rings.is_empty();
+        let chunk = if recurrent { options.chunk.max(RECURRENT_CUT) } else { options.chunk };
+        let plans = Plans::build(&model, &*backend, precision, kv, &size, chunk, options.taps, progress)?;
+        Ok(Engine {
+            cache: Cache::new(&size)?,
+            scheduler: Scheduler::new(options.max_sequences),
+            arrays: StepArrays::default(),
+            flight: None,
+            ready: vec![],
+            next_id: 0,
+            row: vec![],
+            taps: options.taps,
+            model,
+            backend,
+            precision,
+            size,
+            chunk: options.chunk,
+            plans,
+        })
+    }
+
+    /// The model's description.
+    pub fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// Kernel class in use.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Sizes of context and cache.
+    pub fn cache_size(&self) -> CacheSize {
+        self.size
+    }
+
+    /// Reports of the plans, smallest bucket first.
+    pub fn reports(&self) -> &[PlanReport] {
+        self.plans.reports()
+    }
+
+    /// A digest of what decides the bits of an answer: device and kernels, plans, precision, context.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(env!("CARGO_PKG_VERSION"));
+        hash.update(self.backend.description());
+        hash.update(format!("{:?} {:?} {}", self.precision, self.size, self.model.info().name));
+        for report in self.plans.reports() {
+            hash.update(report.identity.to_string());
+        }
+        hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// A prompt that is empty, too long for the context or not of this vocabulary; bad sampling options.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+        let Request { prompt, task } = request;
+        let vocab = self.info().vocab_size;
+        if prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if prompt.len() > self.size.context {
+            return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: self.size.context });
+        }
+        if let Some(index) = prompt.iter().position(|id| *id as usize >= vocab) {
+            return Err(EngineError::TokenId { index, id: prompt[index], vocab });
+        }
+        let work = match task {
+            Task::Generate { max_tokens, sampling, entropy, stop } => {
+                let mut sampler = Box::new(Sampler::new(sampling, vocab, entropy)?);
+                sampler.accept_prompt(&prompt)?;
+                let stop_at = max_tokens.map_or(usize::MAX, |n| prompt.len().saturating_add(n));
+                Work::Generate { sampler, stop_at, stop }
+            }
+            Task::Score { from } => Work::Score { next: from },
+        };
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let nothing = match &work {
+            Work::Generate { stop_at, .. } => *stop_at == prompt.len(),
+            Work::Score { next } => *next >= prompt.len(),
+        };
+        if nothing {
+            let reason = if matches!(work, Work::Score { .. }) { Finish::Stop } else { Finish::MaxTokens };
+            self.ready.push(Event::Finished { id, reason });
+            return Ok(id);
+        }
+        let prompt_len = prompt.len();
+        self.scheduler.waiting.push_back(Sequence {
+            id,
+            tokens: prompt,
+            prompt: prompt_len,
+            done: 0,
+            holding: Default::default(),
+            work,
+            cancelled: false,
+        });
+        Ok(id)
+    }
+
+    /// Forgets a request; its blocks are free before the next step. No more events come for it.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.scheduler.waiting.retain(|s| s.id != id);
+        for s in self.scheduler.running.iter_mut().filter(|s| s.id == id) {
+            s.cancelled = true;
+        }
+    }
+
+    /// True when no request is in progress.
+    pub fn is_idle(&self) -> bool {
+        self.flight.is_none()
+            && self.ready.is_empty()
+            && self.scheduler.waiting.is_empty()
+            && self.scheduler.running.iter().all(|s| s.cancelled)
+    }
+
+    /// Advances the work. Ready with events when something happened, ready with `None` when nothing is left to do,
+    /// pending while the device computes.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Event>>> {
+        loop {
+            if let Some(flight) = &mut self.flight {
+                let Poll::Ready(result) = Pin::new(&mut flight.fence).poll(cx) else { return Poll::Pending };
+                if let Some(flight) = self.flight.take() {
+                    self.complete(flight, result);
+                }
+            }
+            if !self.ready.is_empty() {
+                return Poll::Ready(Some(std::mem::take(&mut self.ready)));
+            }
+            if !self.start() && self.ready.is_empty() {
+                return Poll::Ready(None);
+            }
+        }
+    }
+
+    /// Starts the next step; false when there is none.
+    fn start(&mut self) -> bool {
+        self.drop_cancelled();
+        self.scheduler.admit(&mut self.cache);
+        let budget = Budget {
+            rows: self.plans.limits.rows,
+            chunk: self.chunk,
+            outs: self.plans.limits.outs,
+            recurrent: !self.info().rings.is_empty(),
+        };
+        let (segments, full) = self.scheduler.plan(&mut self.cache, budget);
+        if let Some(index) = full {
+            let id = self.scheduler.running[index].id;
+            self.retire(index);
+            self.ready.push(Event::Finished { id, reason: Finish::ContextFull });
+            return true;
+        }
+        if segments.is_empty() {
+            return false;
+        }
+        self.arrays.fill(&segments, &self.scheduler.running, self.plans.limits.pages);
+        match self.launch() {
+            Ok((fence, instance)) => self.flight = Some(Flight { fence, instance, segments }),
+            Err(error) => self.fail(&segments, &error),
+        }
+        true
+    }
+
+    fn launch(&mut self) -> Result<(Fence, usize), EngineError> {
+        let (index, instance, declared) = self.plans.for_rows(self.arrays.rows())?;
+        let encoded = self.arrays.with_inputs(declared, |inputs| instance.encode(inputs))?;
+        Ok((instance.submit(encoded), index))
+    }
+
+    fn complete(&mut self, flight: Flight, result: Result<(), DeviceError>) {
+        let outcome = result.map_err(EngineError::from).and_then(|()| self.collect(&flight));
+        if let Err(error) = outcome {
+            self.fail(&flight.segments, &error);
+        }
+        self.drop_cancelled();
+    }
+
+    /// Reads a finished step: advances its sequences, samples, reports.
+    fn collect(&mut self, flight: &Flight) -> Result<(), EngineError> {
+        let vocab = self.info().vocab_size;
+        let layers = self.info().layers;
+        let instance = self.plans.instance(flight.instance);
+        let logits = instance.output("logits")?;
+        let mut finished = vec![];
+        let (mut first_row, mut first_out) = (0, 0);
+        for segment in &flight.segments {
+            let s = &mut self.scheduler.running[segment.sequence];
+            s.done = segment.start + segment.len;
+            let rows = &logits[first_out * vocab..(first_out + segment.outs) * vocab];
+            if self.taps && !s.cancelled {
+                let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]);
+                for name in names {
+                    let all = instance.output(&name)?;
+                    let width = all.len() / flight.segments.iter().map(|s| s.len).sum::<usize>();
+                    let rows = all[first_row * width..(first_row + segment.len) * width].to_vec();
+                    self.ready.push(Event::Hidden { id: s.id, name, first: segment.start, rows });
+                }
+            }
+            first_row += segment.len;
+            first_out += segment.outs;
+            if segment.outs == 0 || s.cancelled {
+                continue;
+            }
+            let position = s.tokens.len() as u64;
+            let end = match &mut s.work {
+                Work::Score { next } => {
+                    self.ready.push(Event::Scores { id: s.id, first: *next, logits: rows.to_vec() });
+                    *next = s.done;
+                    (s.done == s.tokens.len()).then_some(Ok(Finish::Stop))
+                }
+                Work::Generate { sampler, .. } => {
+                    self.row.clear();
+                    self.row.extend_from_slice(rows);
+                    let drawn = sampler
+                        .sample(&mut self.row, position, None)
+                        .and_then(|token| sampler.accept(token.id).map(|()| token));
+                    match drawn {
+                        Ok(token) => {
+                            let end = s.push(token.id, self.size.context);
+                            self.ready.push(Event::Token { id: s.id, token });
+                            end.map(Ok)
+                        }
+                        Err(error) => Some(Err(EngineError::from(error))),
+                    }
+                }
+            };
+            if let Some(end) = end {
+                finished.push(segment.sequence);
+                self.ready.push(match end {
+                    Ok(reason) => Event::Finished { id: s.id, reason },
+                    Err(error) => Event::Failed { id: s.id, error },
+                });
+            }
+        }
+        finished.sort_unstable();
+        for index in finished.into_iter().rev() {
+            self.retire(index);
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self, index: usize) {
+        let mut s = self.scheduler.running.remove(index);
+        self.cache.free(&mut s.holding);
+    }
+
+    fn drop_cancelled(&mut self) {
+        for index in (0..self.scheduler.running.len()).rev() {
+            if self.scheduler.running[index].cancelled {
+                self.retire(index);
+            }
+        }
+    }
+
+    /// A step that failed fails the requests in it.
+    fn fail(&mut self, segments: &[Segment], error: &EngineError) {
+        let mut indices: Vec<usize> = segments.iter().map(|s| s.sequence).collect();
+        indices.sort_unstable();
+        for index in indices.into_iter().rev() {
+            let s = &self.scheduler.running[index];
+            if !s.cancelled {
+                self.ready.push(Event::Failed { id: s.id, error: error.clone() });
+            }
+            self.retire(index);
+        }
+    }
+}

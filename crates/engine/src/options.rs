@@ -1,0 +1,51 @@
+//! What an engine is configured with.
+
+use graph::backend::Precision;
+
+/// Configuration of an [`crate::Engine`]. The default suits one user at a terminal.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Kernel class and KV type; `None` is fast for quantised checkpoints, exact for the others.
+    pub precision: Option<Precision>,
+    /// Longest sequence in tokens, prompt and output together; `None` is the trained length, or what fits.
+    pub context: Option<usize>,
+    /// Sequences that may be active at once.
+    pub max_sequences: usize,
+    /// Most rows in one step: the chunk size of prefill.
+    pub chunk: usize,
+    /// Most bytes for KV cache and recurrent states; `None` is what the device has left.
+    pub cache_bytes: Option<u64>,
+    /// Record the hidden state after every layer (for checks against goldens).
+    pub taps: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            precision: None,
+            context: None,
+            max_sequences: 8,
+            chunk: 512,
+            cache_bytes: None,
+            taps: false,
+        }
+    }
+}
+
+impl EngineOptions {
+    pub(crate) fn validate(&self) -> Result<(), crate::EngineError> {
+        let bad = |option: &'static str, problem: &'static str| {
+            Err(crate::EngineError::Option { option, problem: problem.to_owned() })
+        };
+        if self.max_sequences == 0 || self.max_sequences > 1024 {
+            return bad("max_sequences", "must be between 1 and 1024");
+        }
+        if self.chunk == 0 || self.chunk > 8192 {
+            return bad("chunk", "must be between 1 and 8192 rows");
+        }
+        if self.context == Some(0) {
+            return bad("context", "must be at least 1 token");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! The plans of a model: one instance per bucket of rows, all on the same weights and states.
+
+use std::sync::Arc;
+
+use graph::backend::{Backend, Bindings, CompileOptions, Instance, Precision, StateDesc};
+use graph::{Buckets, PlanCache, PlanReport, PortKind, rewrite};
+use models::{Model, StepLimits};
+use tensor::DType;
+
+use crate::cache::CacheSize;
+use crate::error::EngineError;
+
+/// Rows whose logits one step gives at most, when a request scores its prompt. Bounds the logits buffer: 32 rows of
+/// 262 144 tokens are 32 MiB.
+pub(crate) const SCORE_ROWS: usize = 32;
+
+/// Progress of loading, called after each weight with bytes packed so far and in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Compiled plans with their reports.
+pub(crate) struct Plans {
+    buckets: Buckets,
+    instances: Vec<Box<dyn Instance>>,
+    reports: Vec<PlanReport>,
+    /// Names of the inputs and scalars that the model's plans declare.
+    declared: Vec<String>,
+    pub(crate) limits: StepLimits,
+}
+
+impl Plans {
+    /// Records and compiles a plan per bucket, packs the weights, allocates the states.
+    pub(crate) fn build(
+        model: &Model,
+        backend: &dyn Backend,
+        precision: Precision,
+        kv: DType,
+        size: &CacheSize,
+        chunk: usize,
+        taps: bool,
+        progress: Progress,
+    ) -> Result<Plans, EngineError> {
+        let outs = size.slots.max(SCORE_ROWS).min(chunk.max(size.slots));
+        let limits = StepLimits {
+            rows: chunk.max(size.slots),
+            seqs: size.slots,
+            outs,
+            pages: size.context.div_ceil(tensor::ops::KV_BLOCK),
+            blocks: size.blocks,
+            slots: size.slots,
+        };
+        // A bucket changes only how much is allocated and, on a GPU, the grid; never a bit of a row.
+        let mut sizes: Vec<usize> = [1, 8, 64].into_iter().filter(|s| *s < limits.rows).collect();
+        sizes.push(limits.rows);
+        let buckets = Buckets::new(sizes.clone()).map_err(|e| EngineError::Model(e.to_string()))?;
+
+        let mut cache = PlanCache::new();
+        let mut bindings = Bindings::default();
+        let (mut instances, mut reports) = (vec![], vec![]);
+        // The largest first: it sizes whatever storage plans share.
+        for rows in sizes.into_iter().rev() {
+            let limits = StepLimits { rows, outs: outs.min(rows), ..limits };
+            let mut graph = model.record(&limits, kv, taps).map_err(|e| EngineError::Model(e.to_string()))?;
+            rewrite::standard(&mut graph);
+            if bindings.weights.is_empty() {
+                bindings.weights = load(model, backend, &graph, progress)?;
+                for port in graph.ports.iter().filter(|p| p.kind == PortKind::State) {
+                    let desc = StateDesc { name: port.name.clone(), dtype: port.dtype, shape: port.shape };
+                    bindings.states.insert(port.name.clone(), backend.state(&desc)?);
+                }
+            }
+            let label = format!("{} rows", rows);
+            let plan = cache.compile(backend, &graph, &CompileOptions { label, precision })?;
+            reports.push(plan.report().clone());
+            instances.push(plan.instance(&bindings)?);
+        }
+        instances.reverse();
+        reports.reverse();
+        let report: &PlanReport = &reports[0];
+        let inputs = report.ports.iter().filter(|p| p.kind == PortKind::Input).map(|p| p.name.clone());
+        let declared = inputs.chain(report.scalars.iter().cloned()).collect();
+        Ok(Plans { buckets, instances, reports, declared, limits })
+    }
+
+    /// The instance for so many rows, its index, and the names of the inputs and scalars it takes.
+    pub(crate) fn for_rows(
+        &mut self,
+        rows: usize,
+    ) -> Result<(usize, &mut dyn Instance, &[String]), EngineError> {
+        let bucket = self.buckets.for_len(rows).map_err(|e| EngineError::Model(e.to_string()))?;
+        let index = self.buckets.sizes().partition_point(|s| *s < bucket);
+        Ok((index, &mut *self.instances[index], &self.declared))
+    }
+
+    pub(crate) fn instance(&self, index: usize) -> &dyn Instance {
+        &*self.instances[index]
+    }
+
+    pub(crate) fn reports(&self) -> &[PlanReport] {
+        &self.reports
+    }
+}
+
+/// Packs every weight of a graph, releasing the file's pages behind it.
+fn load(
+    model: &Model,
+    backend: &dyn Backend,
+    graph: &graph::Graph,
+    progress: Progress,
+) -> Result<std::collections::HashMap<String, Arc<dyn std::any::Any + Send + Sync>>, EngineError> {
+    let weights = graph.weights();
+    let size = |w: &graph::backend::WeightDesc| w.dtype.bytes_for(w.shape.elements()).unwrap_or(0) as u64;
+    let total: u64 = weights.iter().map(size).sum();
+    let mut done = 0;
+    let mut handles = std::collections::HashMap::new();
+    for desc in &weights {
+        let source = model.source(desc).map_err(|e| EngineError::Model(e.to_string()))?;
+        let handle = backend.weight(desc, &*source)?;
+        drop(source);
+        model.release(&desc.name);
+        handles.insert(desc.name.clone(), handle);
+        done += size(desc);
+        progress(done, total);
+    }
+    Ok(handles)
+}

@@ -1,0 +1,68 @@
+//! From one row of logits to one token.
+//!
+//! The policy, in order: logit bias, allowed-token mask, penalties, then the four stages of
+//! [`SamplingOptions::stages`] (by default temperature, top-k, top-p, min-p), then one draw. Every truncation is exact
+//! over the whole vocabulary, whatever its size, and orders tokens by logit, highest first, then by id, lowest first.
+//! The draw comes from [`graph::Stream`], keyed by seed and token index, so it does not depend on what else ran.
+
+mod history;
+mod options;
+mod rank;
+mod sampler;
+
+use thiserror::Error;
+
+pub use options::{SamplingOptions, Stage};
+pub use sampler::{Candidate, Logprobs, Sampled, Sampler};
+
+/// Why sampling options or a row of logits were refused.
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum SamplingError {
+    /// An option is outside its range.
+    #[error("{option} is {value}: {expected}")]
+    Option {
+        /// Name of the option, as in [`SamplingOptions`].
+        option: &'static str,
+        /// The value given.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// A token id is not in the vocabulary.
+    #[error("{place}: token id {id} is beyond the vocabulary of {vocab} tokens")]
+    Id {
+        /// Where the id was given.
+        place: &'static str,
+        /// The id.
+        id: u32,
+        /// Tokens in the vocabulary.
+        vocab: usize,
+    },
+    /// The row of logits is not as long as the vocabulary.
+    #[error("{got} logits were given for a vocabulary of {vocab} tokens")]
+    LogitCount {
+        /// Length of the row.
+        got: usize,
+        /// Tokens in the vocabulary.
+        vocab: usize,
+    },
+    /// The mask of allowed tokens has the wrong length.
+    #[error("the mask of allowed tokens has {got} words of 32 bits, and the vocabulary needs {needed}")]
+    MaskLength {
+        /// Words given.
+        got: usize,
+        /// Words needed.
+        needed: usize,
+    },
+    /// A logit is NaN or positive infinity, so the computation before it went wrong.
+    #[error("the logit of token {id} is {value} after bias and penalties: it must be finite or -inf")]
+    Logit {
+        /// The first such token.
+        id: u32,
+        /// Its logit.
+        value: f32,
+    },
+    /// Every token is at negative infinity or masked.
+    #[error("no token is left to sample: every logit is -inf or forbidden by bias or mask")]
+    NothingLeft,
+}

@@ -1,0 +1,141 @@
+//! Which rows go into the next step.
+//!
+//! Sequences run in the order they came. Each step takes the one pending row of every decoding sequence, then fills
+//! the row budget with prompt chunks. When blocks run out the newest sequence gives its back and waits; its tokens are
+//! computed again later, which gives the same bits. The oldest always advances, so nothing starves.
+
+use std::collections::VecDeque;
+
+use crate::cache::Cache;
+use crate::sequence::{Sequence, Work};
+use crate::step::Segment;
+
+/// Prefill of a recurrent model is cut at absolute multiples of this many positions.
+pub(crate) const RECURRENT_CUT: usize = 64;
+
+/// Row and output budgets of one step.
+#[derive(Clone, Copy)]
+pub(crate) struct Budget {
+    pub(crate) rows: usize,
+    pub(crate) chunk: usize,
+    pub(crate) outs: usize,
+    pub(crate) recurrent: bool,
+}
+
+pub(crate) struct Scheduler {
+    pub(crate) waiting: VecDeque<Sequence>,
+    pub(crate) running: Vec<Sequence>,
+    max_running: usize,
+}
+
+impl Scheduler {
+    pub(crate) fn new(max_running: usize) -> Scheduler {
+        Scheduler { waiting: VecDeque::new(), running: vec![], max_running }
+    }
+
+    /// Lets waiting sequences in while a place, a slot and the blocks for all their tokens are free.
+    pub(crate) fn admit(&mut self, cache: &mut Cache) {
+        while self.running.len() < self.max_running {
+            let Some(mut next) = self.waiting.pop_front() else { break };
+            let tokens = next.tokens.len();
+            let fits = cache.grow(&mut next.holding, tokens) && cache.take_slot(&mut next.holding);
+            if !fits {
+                cache.free(&mut next.holding);
+                self.waiting.push_front(next);
+                break;
+            }
+            self.running.push(next);
+        }
+    }
+
+    /// The segments of the next step, with blocks for all their rows. A sequence that runs out of blocks although it
+    /// is alone is named in the second result: its context is full.
+    pub(crate) fn plan(&mut self, cache: &mut Cache, budget: Budget) -> (Vec<Segment>, Option<usize>) {
+        loop {
+            let segments = self.segments(budget);
+            let grown = segments.iter().try_for_each(|s| {
+                let holding = &mut self.running[s.sequence].holding;
+                if cache.grow(holding, s.start + s.len) { Ok(()) } else { Err(s.sequence) }
+            });
+            match grown {
+                Ok(()) => return (segments, None),
+                Err(sequence) if self.running.len() == 1 => return (vec![], Some(sequence)),
+                Err(_) => self.preempt_newest(cache),
+            }
+        }
+    }
+
+    fn preempt_newest(&mut self, cache: &mut Cache) {
+        if let Some(mut newest) = self.running.pop() {
+            cache.free(&mut newest.holding);
+            newest.forget();
+            self.waiting.push_front(newest);
+        }
+    }
+
+    fn segments(&self, budget: Budget) -> Vec<Segment> {
+        let mut rows = budget.rows;
+        let mut outs = budget.outs;
+        let mut segments = vec![];
+        let decoding = self.running.iter().enumerate().filter(|(_, s)| s.is_decoding());
+        for (i, s) in decoding {
+            if rows > 0 && outs > 0 {
+                segments.push(Segment { sequence: i, start: s.done, len: 1, outs: 1 });
+                (rows, outs) = (rows - 1, outs - 1);
+            }
+        }
+        let mut chunk = budget.chunk;
+        for (i, s) in self.running.iter().enumerate().filter(|(_, s)| !s.is_decoding()) {
+            if chunk == 0 || rows == 0 {
+                break;
+            }
+            let mut len = s.pending().min(chunk).min(rows);
+            if budget.recurrent {
+                len = recurrent_len(s.done, s.pending(), chunk).min(rows);
+                if len < s.pending() && !(s.done + len).is_multiple_of(RECURRENT_CUT) {
+                    continue; // the step has no room up to the next cut
+                }
+            }
+            if let Work::Score { next } = s.work {
+                // Rows before `next` need no output; of the others at most `outs` fit.
+                let free = next.saturating_sub(s.done);
+                let fits = free + outs;
+                if len > fits {
+                    len = if budget.recurrent { fits / RECURRENT_CUT * RECURRENT_CUT } else { fits };
+                }
+            }
+            let wanted = (s.done..s.done + len).filter(|p| s.wants(*p)).count();
+            if len == 0 || wanted > outs {
+                continue;
+            }
+            segments.push(Segment { sequence: i, start: s.done, len, outs: wanted });
+            (rows, outs, chunk) = (rows - len, outs - wanted, chunk.saturating_sub(len));
+        }
+        segments
+    }
+}
+
+/// The length of a prefill chunk that ends at the prompt's end or at a cut, at least up to the next cut.
+fn recurrent_len(done: usize, pending: usize, chunk: usize) -> usize {
+    if pending <= chunk {
+        return pending;
+    }
+    let last = (done + chunk) / RECURRENT_CUT * RECURRENT_CUT;
+    let next = (done / RECURRENT_CUT + 1) * RECURRENT_CUT;
+    (last.max(next) - done).min(pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recurrent_len;
+
+    #[test]
+    fn recurrent_chunks_end_at_cuts_or_at_the_end() {
+        assert_eq!(recurrent_len(0, 200, 100), 64);
+        assert_eq!(recurrent_len(64, 136, 128), 128);
+        assert_eq!(recurrent_len(0, 200, 7), 64);
+        assert_eq!(recurrent_len(192, 8, 64), 8);
+        assert_eq!(recurrent_len(192, 8, 1), 8);
+        assert_eq!(recurrent_len(10, 300, 60), 54);
+    }
+}

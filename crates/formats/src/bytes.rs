@@ -1,0 +1,95 @@
+//! The bytes of a file: mapped, or held in memory.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A read-only run of bytes, cheap to clone.
+#[derive(Clone)]
+pub struct Bytes(Inner);
+
+#[derive(Clone)]
+enum Inner {
+    Memory(Arc<[u8]>),
+    Mapped(Arc<memmap2::Mmap>),
+}
+
+impl Bytes {
+    /// Maps a file read-only.
+    ///
+    /// The file must not be truncated or rewritten in place while it is in use: pages that are no longer there end
+    /// the process with SIGBUS, and changed bytes change the model. Replacing it by renaming another file over it
+    /// is safe. An empty file gives empty bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened or mapped.
+    pub fn map(path: &Path) -> std::io::Result<Self> {
+        let file = open_regular(path)?;
+        if file.metadata()?.len() == 0 {
+            return Ok(Self(Inner::Memory(Arc::from([]))));
+        }
+        // SAFETY: the map is private to this value, read-only, and as long as the file was when it was mapped, so the
+        // slice lent by `deref` stays valid while the map lives. What no program can rule out is another process that
+        // changes the file meanwhile. Its bytes are untrusted in any case: they are checked where they are parsed,
+        // only as `u8` (every bit pattern is valid), and positions are copied out when checked and never read from
+        // the map again, so a later change can give wrong numbers but no access outside the map.
+        let map = unsafe { memmap2::Mmap::map(&file)? };
+        Ok(Self(Inner::Mapped(Arc::new(map))))
+    }
+}
+
+/// Opens a regular file. Anything else may block for ever (a pipe) or never end (a device), and a folder out of an
+/// archive can hold links to such.
+fn open_regular(path: &Path) -> std::io::Result<File> {
+    let meta = std::fs::metadata(path)?;
+    if meta.is_dir() {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
+    if !meta.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(path)
+}
+
+/// Reads a whole regular file into memory.
+pub(crate) fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Inner::Memory(bytes) => bytes,
+            Inner::Mapped(map) => map,
+        }
+    }
+}
+
+impl From<Arc<[u8]>> for Bytes {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self(Inner::Memory(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Inner::Memory(bytes.into()))
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.0 {
+            Inner::Memory(_) => "in memory",
+            Inner::Mapped(_) => "mapped",
+        };
+        write!(f, "{} bytes, {kind}", self.len())
+    }
+}

@@ -1,0 +1,247 @@
+//! One view over both containers.
+
+use std::path::{Path, PathBuf};
+
+use tensor::DType;
+
+use crate::Bytes;
+use crate::gguf::{self, GgufError, GgufFile, GgufMetadata};
+use crate::safetensors::{self, FolderError, HfFile, HfFolder};
+use crate::sniff::Foreign;
+
+/// The kind of container a checkpoint came in. Weight names, layouts and hyper-parameters depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Container {
+    /// A GGUF file.
+    Gguf,
+    /// A Hugging Face folder with safetensors weights.
+    HuggingFace,
+}
+
+/// An opened checkpoint: hyper-parameters, tensors and tokenizer files. The data stays mapped while it lives.
+#[derive(Clone, Debug)]
+pub struct Checkpoint(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Gguf(Box<GgufFile>),
+    HuggingFace(Box<HfFolder>),
+}
+
+/// A tensor that the engine can compute with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TensorView<'a> {
+    /// Its name in the container.
+    pub name: &'a str,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions in row-major order, outermost first. Empty for a scalar.
+    pub shape: Vec<usize>,
+    /// The stored elements; exactly what type and shape need. No alignment is promised.
+    pub bytes: &'a [u8],
+}
+
+/// A line of a checkpoint's table of contents.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorEntry<'a> {
+    /// Its name in the container.
+    pub name: &'a str,
+    /// Element type as the container names it.
+    pub type_name: &'a str,
+    /// The engine's type, `None` when it cannot compute with this one.
+    pub dtype: Option<DType>,
+    /// Dimensions in row-major order, outermost first. Empty for a scalar.
+    pub shape: &'a [usize],
+    /// Stored size in bytes.
+    pub bytes: usize,
+}
+
+/// Why a checkpoint cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is something else.
+    #[error("{}: {found}", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: Foreign,
+    },
+    /// The GGUF file is damaged or not supported.
+    #[error("{}: {source}", .path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: GgufError,
+    },
+    /// The folder lacks something, or a file in it is damaged.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+/// Why a tensor cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TensorError {
+    /// There is none of that name.
+    #[error("the checkpoint has no tensor {name:?}")]
+    Missing {
+        /// The name asked for.
+        name: String,
+    },
+    /// The engine has no decoder for its type.
+    #[error("tensor {name:?} is stored as {type_name}, which is not supported ({} are)", supported())]
+    Unsupported {
+        /// The tensor.
+        name: String,
+        /// Its type as the container names it.
+        type_name: String,
+    },
+}
+
+fn supported() -> String {
+    let names: Vec<_> = DType::ALL.iter().filter(|&&d| d != DType::U32).map(|d| d.name()).collect();
+    names.join(", ")
+}
+
+impl Checkpoint {
+    /// Opens a GGUF file or a Hugging Face folder; see [`Bytes::map`] for what the files must not do meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When there is no readable checkpoint at `path`; the message says what is there instead, where it can be told.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let io = |source| CheckpointError::Io { path: path.to_owned(), source };
+        if std::fs::metadata(path).map_err(io)?.is_dir() {
+            return Ok(Self(Source::HuggingFace(Box::new(HfFolder::open(path)?))));
+        }
+        let bytes = Bytes::map(path).map_err(io)?;
+        if let Some(found) = Foreign::recognise(&bytes).filter(|&found| found != Foreign::Gguf) {
+            return Err(CheckpointError::Foreign { path: path.to_owned(), found });
+        }
+        match Self::from_bytes(bytes) {
+            Ok(checkpoint) => Ok(checkpoint),
+            Err(source) => Err(CheckpointError::Gguf { path: path.to_owned(), source }),
+        }
+    }
+
+    /// A GGUF file that is already in memory: a `Vec<u8>`, an `Arc<[u8]>` or [`Bytes`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Gguf::parse`](crate::gguf::Gguf::parse).
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, GgufError> {
+        Ok(Self(Source::Gguf(Box::new(GgufFile::new(bytes.into())?))))
+    }
+
+    /// The kind of container.
+    pub fn container(&self) -> Container {
+        match self.0 {
+            Source::Gguf(_) => Container::Gguf,
+            Source::HuggingFace(_) => Container::HuggingFace,
+        }
+    }
+
+    /// A tensor by its name in the container.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or its element type is one the engine cannot compute with.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, TensorError> {
+        let Some((entry, bytes)) = self.find(name) else {
+            return Err(TensorError::Missing { name: name.to_owned() });
+        };
+        let Some(dtype) = entry.dtype else {
+            return Err(TensorError::Unsupported {
+                name: name.to_owned(),
+                type_name: entry.type_name.to_owned(),
+            });
+        };
+        Ok(TensorView { name: entry.name, dtype, shape: entry.shape.to_owned(), bytes })
+    }
+
+    /// The names of all tensors, in the container's order.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.tensors().map(|entry| entry.name)
+    }
+
+    /// The table of contents, in the container's order; also tensors the engine cannot compute with.
+    pub fn tensors(&self) -> Box<dyn Iterator<Item = TensorEntry<'_>> + '_> {
+        match &self.0 {
+            Source::Gguf(file) => Box::new(file.header().tensors().map(TensorEntry::from)),
+            Source::HuggingFace(folder) => Box::new(folder.tensors().map(TensorEntry::from)),
+        }
+    }
+
+    /// The GGUF file and its header, when that is the container.
+    pub fn gguf_file(&self) -> Option<&GgufFile> {
+        match &self.0 {
+            Source::Gguf(file) => Some(file),
+            Source::HuggingFace(_) => None,
+        }
+    }
+
+    /// The metadata of a GGUF file, when that is the container.
+    pub fn gguf(&self) -> Option<&GgufMetadata> {
+        self.gguf_file().map(|file| file.header().metadata())
+    }
+
+    /// The content of config.json, an object, when the container is a Hugging Face folder.
+    pub fn config(&self) -> Option<&serde_json::Value> {
+        match &self.0 {
+            Source::Gguf(_) => None,
+            Source::HuggingFace(folder) => Some(folder.config()),
+        }
+    }
+
+    /// Reads an optional file of a Hugging Face folder; `None` when it is absent, as always beside a GGUF file.
+    ///
+    /// # Errors
+    ///
+    /// When the file is there and cannot be read, or is a Git LFS pointer.
+    pub fn hf_file(&self, file: HfFile) -> Result<Option<Vec<u8>>, CheckpointError> {
+        match &self.0 {
+            Source::Gguf(_) => Ok(None),
+            Source::HuggingFace(folder) => Ok(folder.file(file)?),
+        }
+    }
+
+    /// Size in bytes of the file or files that hold the weights.
+    pub fn file_bytes(&self) -> u64 {
+        match &self.0 {
+            Source::Gguf(file) => file.file_bytes(),
+            Source::HuggingFace(folder) => folder.file_bytes(),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<(TensorEntry<'_>, &[u8])> {
+        match &self.0 {
+            Source::Gguf(file) => file.tensor(name).map(|(info, bytes)| (info.into(), bytes)),
+            Source::HuggingFace(folder) => folder.tensor(name).map(|(info, bytes)| (info.into(), bytes)),
+        }
+    }
+}
+
+impl<'a> From<&'a gguf::TensorInfo> for TensorEntry<'a> {
+    fn from(info: &'a gguf::TensorInfo) -> Self {
+        let (name, shape) = (info.name.as_str(), info.shape.as_slice());
+        let (type_name, dtype) = (info.ggml_type.name(), info.ggml_type.dtype());
+        Self { name, type_name, dtype, shape, bytes: info.range.len() }
+    }
+}
+
+impl<'a> From<&'a safetensors::TensorInfo> for TensorEntry<'a> {
+    fn from(info: &'a safetensors::TensorInfo) -> Self {
+        let (name, shape) = (info.name.as_str(), info.shape.as_slice());
+        let (type_name, dtype) = (info.type_name.as_str(), info.dtype());
+        Self { name, type_name, dtype, shape, bytes: info.range.len() }
+    }
+}

@@ -1,0 +1,234 @@
+//! A Hugging Face folder: config.json, weights in one or several safetensors files, tokenizer files.
+
+use std::path::{Component, Path, PathBuf};
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::{SafetensorsError, SafetensorsFile, TensorInfo};
+use crate::bytes::{Bytes, read_file};
+use crate::sniff::{Foreign, clip};
+
+const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The optional files of a folder, as bytes: see [`HfFolder::file`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HfFile {
+    /// `tokenizer.json`
+    Tokenizer,
+    /// `tokenizer_config.json`
+    TokenizerConfig,
+    /// `generation_config.json`
+    GenerationConfig,
+    /// `chat_template.jinja`
+    ChatTemplate,
+}
+
+impl HfFile {
+    /// The name in the folder.
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            HfFile::Tokenizer => "tokenizer.json",
+            HfFile::TokenizerConfig => "tokenizer_config.json",
+            HfFile::GenerationConfig => "generation_config.json",
+            HfFile::ChatTemplate => "chat_template.jinja",
+        }
+    }
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the fields are what the messages say
+pub enum FolderError {
+    /// The system refused.
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    /// A file is of another kind than its name says.
+    #[error("{}: {found}", .path.display())]
+    Foreign { path: PathBuf, found: Foreign },
+    /// The folder holds no configuration.
+    #[error("{} has no {CONFIG}: not the folder of a Hugging Face checkpoint{hint}", .dir.display())]
+    NoConfig { dir: PathBuf, hint: String },
+    /// The folder holds no weights that can be read.
+    #[error("{} has neither {SINGLE} nor {INDEX}{hint}", .dir.display())]
+    NoWeights { dir: PathBuf, hint: String },
+    /// A JSON file is not one.
+    #[error("{}: {message}", .path.display())]
+    Json { path: PathBuf, message: String },
+    /// A weights file is damaged.
+    #[error("{}: {source}", .path.display())]
+    Safetensors { path: PathBuf, source: SafetensorsError },
+    /// The index names a file that is not plainly inside the folder.
+    #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which is not a path inside the folder", .path.display())]
+    Escape { path: PathBuf, tensor: String, file: String },
+    /// The index names a tensor that its file does not have.
+    #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which does not have it", .path.display())]
+    NotInShard { path: PathBuf, tensor: String, file: String },
+}
+
+/// An opened folder. The weights are mapped; see [`Bytes::map`] for what the files must not do meanwhile.
+#[derive(Clone, Debug)]
+pub struct HfFolder {
+    dir: PathBuf,
+    config: Value,
+    shards: Vec<SafetensorsFile>,
+    /// Tensor to shard.
+    tensors: IndexMap<String, usize>,
+}
+
+impl HfFolder {
+    /// Opens a folder: its configuration and the headers of its weights.
+    ///
+    /// `model.safetensors` is taken when it exists, else what `model.safetensors.index.json` lists. The index
+    /// decides what there is: tensors that a shard holds and the index does not list are not part of the checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// When a needed file is missing, unreadable or damaged; see [`FolderError`].
+    pub fn open(dir: &Path) -> Result<Self, FolderError> {
+        let Some(config) = read_json(&dir.join(CONFIG))? else {
+            return Err(FolderError::NoConfig { dir: dir.to_owned(), hint: hint(dir) });
+        };
+        let single = dir.join(SINGLE);
+        if let Some(file) = open_shard(&single)? {
+            let tensors = file.tensors().map(|info| (info.name.clone(), 0)).collect();
+            return Ok(Self { dir: dir.to_owned(), config, shards: vec![file], tensors });
+        }
+        let index_path = dir.join(INDEX);
+        let Some(index) = read_json(&index_path)? else {
+            return Err(FolderError::NoWeights { dir: dir.to_owned(), hint: hint(dir) });
+        };
+        let (shards, tensors) = open_shards(dir, &index_path, &index)?;
+        Ok(Self { dir: dir.to_owned(), config, shards, tensors })
+    }
+
+    /// The content of config.json, an object.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Reads an optional file; `None` when the folder lacks it.
+    ///
+    /// # Errors
+    ///
+    /// When it is there and cannot be read, or is a Git LFS pointer.
+    pub fn file(&self, file: HfFile) -> Result<Option<Vec<u8>>, FolderError> {
+        read(&self.dir.join(file.file_name()))
+    }
+
+    /// A tensor and its stored bytes, `None` when there is none of that name. No alignment is promised.
+    pub fn tensor(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
+        self.shards[*self.tensors.get(name)?].tensor(name)
+    }
+
+    /// All tensors, in the order of the header or the index.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.iter().filter_map(|(name, &shard)| Some(self.shards[shard].tensor(name)?.0))
+    }
+
+    /// Size of the weights files in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.shards.iter().map(SafetensorsFile::file_bytes).sum()
+    }
+}
+
+type Shards = (Vec<SafetensorsFile>, IndexMap<String, usize>);
+
+fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, FolderError> {
+    let json = |message: String| FolderError::Json { path: index_path.to_owned(), message };
+    let Some(weight_map) = index.get("weight_map").and_then(Value::as_object) else {
+        return Err(json("no object \"weight_map\" from tensor to file".to_owned()));
+    };
+    let mut shards: IndexMap<&str, SafetensorsFile> = IndexMap::new();
+    let mut tensors = IndexMap::new();
+    for (name, file) in weight_map {
+        let Some(file) = file.as_str() else {
+            return Err(json(format!("the weight_map entry of {:?} is not a file name", clip(name))));
+        };
+        let place = || (index_path.to_owned(), clip(name), clip(file));
+        // Only lexically: hub caches keep the files as links to elsewhere.
+        let inside = Path::new(file).components().all(|c| matches!(c, Component::Normal(_)));
+        if !inside || file.is_empty() || file.contains(['\\', '\0']) {
+            let (path, tensor, file) = place();
+            return Err(FolderError::Escape { path, tensor, file });
+        }
+        let shard = match shards.get_index_of(file) {
+            Some(shard) => shard,
+            None => {
+                let path = dir.join(file);
+                let Some(opened) = open_shard(&path)? else {
+                    return Err(FolderError::Io { path, source: std::io::ErrorKind::NotFound.into() });
+                };
+                shards.insert_full(file, opened).0
+            }
+        };
+        if shards[shard].tensor(name).is_none() {
+            let (path, tensor, file) = place();
+            return Err(FolderError::NotInShard { path, tensor, file });
+        }
+        tensors.insert(name.clone(), shard);
+    }
+    Ok((shards.into_values().collect(), tensors))
+}
+
+/// `None` when there is no such file.
+fn open_shard(path: &Path) -> Result<Option<SafetensorsFile>, FolderError> {
+    let bytes = match Bytes::map(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(FolderError::Io { path: path.to_owned(), source }),
+    };
+    if let Some(found) = Foreign::recognise(&bytes).filter(|&found| found != Foreign::Safetensors) {
+        return Err(FolderError::Foreign { path: path.to_owned(), found });
+    }
+    match SafetensorsFile::new(bytes) {
+        Ok(file) => Ok(Some(file)),
+        Err(source) => Err(FolderError::Safetensors { path: path.to_owned(), source }),
+    }
+}
+
+/// `None` when there is no such file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, FolderError> {
+    match read_file(path) {
+        Ok(bytes) => match Foreign::recognise(&bytes) {
+            Some(found @ (Foreign::LfsPointer | Foreign::Empty)) => {
+                Err(FolderError::Foreign { path: path.to_owned(), found })
+            }
+            _ => Ok(Some(bytes)),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(FolderError::Io { path: path.to_owned(), source }),
+    }
+}
+
+/// A JSON object; `None` when there is no such file.
+fn read_json(path: &Path) -> Result<Option<Value>, FolderError> {
+    let Some(bytes) = read(path)? else { return Ok(None) };
+    let json = |message: String| FolderError::Json { path: path.to_owned(), message };
+    match serde_json::from_slice::<Value>(&bytes) {
+        Ok(object) if object.is_object() => Ok(Some(object)),
+        Ok(_) => Err(json("not a JSON object".to_owned())),
+        Err(e) => Err(json(format!("not valid JSON: {e}"))),
+    }
+}
+
+/// What else the folder holds that its owner may have meant.
+fn hint(dir: &Path) -> String {
+    let mut names: Vec<String> = match std::fs::read_dir(dir) {
+        Ok(entries) => entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect(),
+        Err(_) => return String::new(),
+    };
+    names.sort();
+    let find = |suffixes: &[&str]| names.iter().find(|name| suffixes.iter().any(|s| name.ends_with(s)));
+    if let Some(gguf) = find(&[".gguf"]) {
+        format!("; for the GGUF file in it give {}", dir.join(gguf).display())
+    } else if let Some(shard) = find(&[".safetensors"]) {
+        format!("; it has {shard}, but not under the names the format knows")
+    } else if let Some(pickle) = find(&[".bin", ".pt", ".pth"]) {
+        format!("; it has the pickle {pickle}, which is not read: convert it to safetensors")
+    } else {
+        String::new()
+    }
+}

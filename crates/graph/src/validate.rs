@@ -1,0 +1,290 @@
+//! Checking a submission before it reaches a kernel. Kernels trust what passed here.
+
+use tensor::ops::NO_SNAP;
+use tensor::{DType, Op};
+
+use crate::backend::{Bindings, DeviceError, StepInputs};
+use crate::graph::{Graph, PortId, PortKind, ScalarId, ValueId};
+
+/// Where the inputs of a graph lie in one buffer of 32-bit words, and what their values must satisfy.
+#[derive(Clone, Debug)]
+pub struct StepLayout {
+    slots: Vec<InputSlot>,
+    scalars: Vec<String>,
+    rules: Vec<Rule>,
+    words: usize,
+}
+
+#[derive(Clone, Debug)]
+struct InputSlot {
+    name: String,
+    port: PortId,
+    dtype: DType,
+    offset: usize,
+    /// Entries of the first axis.
+    rows: usize,
+    /// Elements per entry of the first axis.
+    width: usize,
+    bound: Option<ScalarId>,
+}
+
+/// A condition on input values. Inputs are named by index into the slots.
+#[derive(Clone, Debug, PartialEq)]
+enum Rule {
+    /// The extents add up to the rows given for `pos`.
+    Extents { extents: usize, pos: usize },
+    /// Every entry is below the limit, or is the marker when that is allowed.
+    Below { input: usize, limit: usize, or_none: bool, what: &'static str },
+    /// Every entry is at most the limit.
+    AtMost { input: usize, limit: usize, what: &'static str },
+}
+
+fn refuse<T>(port: &str, problem: impl Into<String>) -> Result<T, DeviceError> {
+    Err(DeviceError::Binding { port: port.to_owned(), problem: problem.into() })
+}
+
+impl StepLayout {
+    /// The layout for a graph: inputs in declaration order.
+    pub fn new(graph: &Graph) -> StepLayout {
+        let mut layout =
+            StepLayout { slots: vec![], scalars: graph.scalars.clone(), rules: vec![], words: 0 };
+        for (i, port) in graph.ports.iter().enumerate().filter(|(_, p)| p.kind == PortKind::Input) {
+            let rows = port.shape.dims().first().copied().unwrap_or(1);
+            layout.slots.push(InputSlot {
+                name: port.name.clone(),
+                port: PortId(i as u32),
+                dtype: port.dtype,
+                offset: layout.words,
+                rows,
+                width: port.shape.elements() / rows.max(1),
+                bound: graph.value(port.value).bound,
+            });
+            layout.words += port.shape.elements().next_multiple_of(16);
+        }
+        for node in &graph.nodes {
+            layout.add_rules(graph, &node.op, &node.inputs);
+        }
+        layout
+    }
+
+    fn add_rules(&mut self, graph: &Graph, op: &Op, operands: &[ValueId]) {
+        let Some(state) = op.state_operand() else { return };
+        let units = graph.value(operands[state]).layout.shape.dims()[0];
+        let operand = |name: &str| op.roles().iter().position(|r| *r == name).map(|i| operands[i]);
+        let slot = |name: &str| {
+            let port = graph.port_of(operand(name)?)?;
+            self.slots.iter().position(|s| s.port == port)
+        };
+        let mut rules = vec![];
+        if let (Some(extents), Some(pos)) = (slot("extents"), slot("pos")) {
+            rules.push(Rule::Extents { extents, pos });
+        }
+        if let (Some(input), Some(pages)) = (slot("pages"), operand("pages")) {
+            rules.push(Rule::Below { input, limit: units, or_none: false, what: "KV blocks" });
+            let positions = graph.value(pages).layout.shape.last() * tensor::ops::KV_BLOCK;
+            let pos = slot("pos");
+            let what = "positions of the page table";
+            rules.extend(pos.map(|input| Rule::Below { input, limit: positions, or_none: false, what }));
+            rules.extend(slot("until").map(|input| Rule::AtMost { input, limit: positions, what }));
+        }
+        for (name, or_none) in [("slots", false), ("snap", true)] {
+            let what = "state slots";
+            rules.extend(slot(name).map(|input| Rule::Below { input, limit: units, or_none, what }));
+        }
+        for rule in rules {
+            if !self.rules.contains(&rule) {
+                self.rules.push(rule);
+            }
+        }
+    }
+
+    /// Size of the buffer in 32-bit words.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Where an input port's elements start in the buffer, in words.
+    pub fn offset(&self, port: PortId) -> Option<usize> {
+        self.slots.iter().find(|s| s.port == port).map(|s| s.offset)
+    }
+
+    /// Checks a step and writes its inputs into `buffer` and its scalars, in declaration order, into `scalars`. Entries
+    /// past an input's given length keep what they held: nothing reads them.
+    ///
+    /// # Errors
+    /// [`DeviceError::Binding`] naming the input or scalar that is missing, unknown, of the wrong type, too long, shorter
+    /// than its bound, or out of range.
+    pub fn encode(
+        &self,
+        step: &StepInputs,
+        buffer: &mut [u32],
+        scalars: &mut Vec<u32>,
+    ) -> Result<(), DeviceError> {
+        let given = step.inputs.iter().map(|(n, _)| *n).chain(step.floats.iter().map(|(n, _)| *n));
+        for name in given.clone() {
+            if !self.slots.iter().any(|s| s.name == name) {
+                return refuse(name, "is not an input of this plan");
+            }
+            if given.clone().filter(|n| *n == name).count() > 1 {
+                return refuse(name, "is given twice");
+            }
+        }
+        scalars.clear();
+        for name in &self.scalars {
+            let mut found = step.scalars.iter().filter(|(n, _)| n == name);
+            match (found.next(), found.next()) {
+                (Some((_, value)), None) => scalars.push(*value),
+                (None, _) => return refuse(name, "the scalar is not given"),
+                _ => return refuse(name, "the scalar is given twice"),
+            }
+        }
+        if let Some((name, _)) = step.scalars.iter().find(|(n, _)| !self.scalars.iter().any(|s| s == n)) {
+            return refuse(name, "is not a scalar of this plan");
+        }
+        for slot in &self.slots {
+            let words: &[u32] = match slot.dtype {
+                DType::U32 => find(step.inputs, &slot.name)?,
+                DType::F32 => bytemuck::cast_slice(find(step.floats, &slot.name)?),
+                other => return refuse(&slot.name, format!("inputs of type {other} cannot be given")),
+            };
+            let rows = slot.bound.map_or(slot.rows, |b| scalars[b.0 as usize] as usize);
+            if rows > slot.rows {
+                return refuse(
+                    &slot.name,
+                    format!("{rows} entries are bound, the plan has room for {}", slot.rows),
+                );
+            }
+            if words.len() != rows * slot.width {
+                let want = rows * slot.width;
+                return refuse(&slot.name, format!("{} elements given, {want} expected", words.len()));
+            }
+            buffer[slot.offset..slot.offset + words.len()].copy_from_slice(words);
+        }
+        self.rules.iter().try_for_each(|rule| self.check(rule, buffer, scalars))
+    }
+
+    fn check(&self, rule: &Rule, buffer: &[u32], scalars: &[u32]) -> Result<(), DeviceError> {
+        let values = |i: usize| {
+            let slot = &self.slots[i];
+            let rows = slot.bound.map_or(slot.rows, |b| scalars[b.0 as usize] as usize);
+            &buffer[slot.offset..slot.offset + rows * slot.width]
+        };
+        match *rule {
+            Rule::Extents { extents, pos } => {
+                let sum: u64 = values(extents).iter().map(|e| u64::from(*e)).sum();
+                let rows = values(pos).len() as u64;
+                if sum != rows {
+                    return refuse(
+                        &self.slots[extents].name,
+                        format!("the extents add up to {sum}, the step has {rows} rows"),
+                    );
+                }
+            }
+            Rule::Below { input, limit, or_none, what } => {
+                let bad = |v: u32| v as usize >= limit && !(or_none && v == NO_SNAP);
+                if let Some(i) = values(input).iter().position(|v| bad(*v)) {
+                    let v = values(input)[i];
+                    return refuse(
+                        &self.slots[input].name,
+                        format!("entry {i} is {v}, there are {limit} {what}"),
+                    );
+                }
+            }
+            Rule::AtMost { input, limit, what } => {
+                if let Some(i) = values(input).iter().position(|v| *v as usize > limit) {
+                    let v = values(input)[i];
+                    return refuse(
+                        &self.slots[input].name,
+                        format!("entry {i} is {v}, there are {limit} {what}"),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find<'a, T>(given: &[(&str, &'a [T])], name: &str) -> Result<&'a [T], DeviceError> {
+    match given.iter().find(|(n, _)| *n == name) {
+        Some((_, values)) => Ok(values),
+        None => refuse(name, "the input is not given"),
+    }
+}
+
+/// Checks that every weight and state port has a binding and nothing else is bound.
+///
+/// # Errors
+/// [`DeviceError::Binding`] naming the port.
+pub fn bindings(graph: &Graph, bindings: &Bindings) -> Result<(), DeviceError> {
+    for port in &graph.ports {
+        let bound = match port.kind {
+            PortKind::Weight => bindings.weights.contains_key(&port.name),
+            PortKind::State => bindings.states.contains_key(&port.name),
+            _ => continue,
+        };
+        if !bound {
+            return refuse(&port.name, format!("the {} is not bound", port.kind));
+        }
+    }
+    let is = |name: &String, kind| graph.ports.iter().any(|p| p.kind == kind && p.name == *name);
+    if let Some(name) = bindings.weights.keys().find(|n| !is(n, PortKind::Weight)) {
+        return refuse(name, "is not a weight of this plan");
+    }
+    if let Some(name) = bindings.states.keys().find(|n| !is(n, PortKind::State)) {
+        return refuse(name, "is not a state of this plan");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Builder;
+
+    fn graph() -> Graph {
+        let b = Builder::new();
+        let rows = b.scalar("rows");
+        let seqs = b.scalar("seqs");
+        let row = |name: &str| b.input(name, DType::U32, &[8], Some(rows));
+        let (pos, until) = (row("pos"), row("until"));
+        let extents = b.input("extents", DType::U32, &[3], Some(seqs));
+        let pages = b.input("pages", DType::U32, &[3, 2], Some(seqs));
+        let q = b.input("q", DType::F32, &[8, 1, 4], Some(rows));
+        let kv = b.kv_write(b.state("kv", DType::F32, &[5, 16, 1, 8]), q, q, pos, extents, pages);
+        let op = Op::Attention { scale: 1.0, window: None, softcap: None };
+        b.output("y", b.attention(op, q, kv, pos, until, extents, pages));
+        b.finish().unwrap()
+    }
+
+    #[test]
+    fn every_kind_of_bad_step_is_refused_by_name() {
+        let layout = StepLayout::new(&graph());
+        let q = [0.0f32; 8];
+        type Edit = fn(&mut Vec<(&'static str, Vec<u32>)>, &mut Vec<(&'static str, u32)>);
+        let cases: [(Edit, &str); 10] = [
+            (|_, _| (), ""),
+            (|i, _| i[0].1[1] = 32, "`pos`: entry 1 is 32, there are 32 positions"),
+            (|i, _| i[1].1[0] = 33, "`until`: entry 0 is 33"),
+            (|i, _| i[2].1 = vec![1, 2], "`extents`: the extents add up to 3, the step has 2 rows"),
+            (|i, _| i[3].1[3] = 5, "`pages`: entry 3 is 5, there are 5 KV blocks"),
+            (|i, _| i[0].1.push(1), "`pos`: 3 elements given, 2 expected"),
+            (|i, _| drop(i.remove(1)), "`until`: the input is not given"),
+            (|i, _| i.push(("posx", vec![])), "`posx`: is not an input"),
+            (|_, s| s[0].1 = 9, "`pos`: 9 entries are bound, the plan has room for 8"),
+            (|_, s| s.truncate(1), "`seqs`: the scalar is not given"),
+        ];
+        for (edit, message) in cases {
+            let mut inputs = vec![("pos", vec![0, 31]), ("until", vec![1, 32])];
+            inputs.extend([("extents", vec![2, 0]), ("pages", vec![4, 0, 1, 2])]);
+            let mut scalars = vec![("rows", 2), ("seqs", 2)];
+            edit(&mut inputs, &mut scalars);
+            let inputs: Vec<(&str, &[u32])> = inputs.iter().map(|(n, v)| (*n, &v[..])).collect();
+            let step = StepInputs { inputs: &inputs, floats: &[("q", &q)], scalars: &scalars };
+            let result = layout.encode(&step, &mut vec![0; layout.words()], &mut vec![]);
+            match result {
+                Ok(()) => assert_eq!(message, ""),
+                Err(e) => assert!(!message.is_empty() && e.to_string().contains(message), "{e}"),
+            }
+        }
+    }
+}
