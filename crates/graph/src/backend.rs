@@ -8,6 +8,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use tensor::ops::Precision;
 use tensor::{DType, Shape};
 
 use crate::fence::Fence;
@@ -59,15 +60,6 @@ pub enum DeviceError {
     /// The device or its worker died; the requests on it have failed.
     #[error("the device was lost: {0}")]
     Lost(String),
-}
-
-/// Activations and KV cache, a matter of engine configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Precision {
-    /// f32 activations and KV.
-    Exact,
-    /// 8-bit activations against quantised weights, f16 KV.
-    Fast,
 }
 
 /// A weight to be packed.
