@@ -1,3 +1,5 @@
 //! The CPU backend.
 
 pub mod isa;
+pub mod memory;
+pub mod pool;

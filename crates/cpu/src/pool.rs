@@ -1,0 +1,536 @@
+//! The process's thread pool.
+//!
+//! A [`Job`] is entered once by every worker of the pool. Inside it the workers walk the same list of kernels, meet at
+//! [`Worker::barrier`] between kernels, and divide a kernel's work by [`Worker::claim`] (whoever is free takes the next
+//! chunk) or [`Worker::share`] (fixed by index). Who computes a chunk may vary from run to run; what a chunk computes
+//! must not, so no kernel may let a sum cross chunks.
+//!
+//! Waiting spins for a bounded time, then yields, then sleeps, so an idle pool costs nothing and a pool with more
+//! threads than cores still makes progress. Jobs run one after another in the order of submission.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Counters that [`Worker::claim`] can address between two barriers.
+pub const CLAIM_SLOTS: usize = 4;
+
+/// Why the pool could not be made or a job did not finish.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The system refused a thread.
+    #[error("the system refused worker thread {index} of {threads}: {reason}; ask for fewer threads")]
+    Spawn {
+        /// Which worker failed to start.
+        index: usize,
+        /// How many were asked for.
+        threads: usize,
+        /// The system's words.
+        reason: String,
+    },
+    /// A worker panicked; the job was abandoned on every worker.
+    #[error("worker {worker} panicked: {message}")]
+    Panicked {
+        /// The first worker that panicked.
+        worker: usize,
+        /// Its panic message.
+        message: String,
+    },
+    /// A worker asked its own pool to run a job and wait, which could never end.
+    #[error("a job of this thread pool tried to run another job on it and wait")]
+    Nested,
+}
+
+/// How a [`Pool`] is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Worker threads; 0 means one per processor this process may use.
+    pub threads: usize,
+    /// Bind worker `i` to the `i`-th processor this process may use. Best effort, and only when there are at least as
+    /// many processors as workers: bound threads that share a processor would wait for each other.
+    pub pin: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self { threads: 0, pin: true }
+    }
+}
+
+/// Work that every worker of a pool enters once.
+pub trait Job: Send + Sync {
+    /// The part of the job that belongs to `worker`. All workers must reach the same barriers in the same order.
+    fn run(&self, worker: &Worker<'_>);
+}
+
+impl<F: Fn(&Worker<'_>) + Send + Sync> Job for F {
+    fn run(&self, worker: &Worker<'_>) {
+        self(worker);
+    }
+}
+
+/// A set of worker threads that run [`Job`]s in the order of submission.
+///
+/// Dropping the pool finishes what was submitted, then ends the workers.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// [`PoolError::Spawn`] when the system refuses a thread.
+    pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if options.threads == 0 { available } else { options.threads };
+        let processors =
+            if options.pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
+        let shared = Arc::new(Shared {
+            threads,
+            patience: Patience::new(threads, available),
+            inbox: Gate::default(),
+            submitted: AtomicU64::new(0),
+            retired: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            queue: Mutex::default(),
+        });
+        let mut pool = Self { shared, workers: Vec::new() };
+        for index in 0..threads {
+            let shared = Arc::clone(&pool.shared);
+            let processor = if processors.len() >= threads { processors.get(index).copied() } else { None };
+            let spawned =
+                std::thread::Builder::new().name(format!("gristmill-cpu-{index}")).spawn(move || {
+                    if let Some(processor) = processor {
+                        // Best effort: a refused binding costs speed, never results.
+                        core_affinity::set_for_current(processor);
+                    }
+                    shared.work(index);
+                });
+            match spawned {
+                Ok(handle) => pool.workers.push(handle),
+                Err(error) => return Err(PoolError::Spawn { index, threads, reason: error.to_string() }),
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Number of workers.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// Queues `job` and returns at once. The pool lets go of `job` before the completion is reported.
+    pub fn submit(&self, job: Arc<dyn Job>) -> Completion {
+        self.enqueue(Work::Owned(job))
+    }
+
+    /// Runs `job` on every worker and waits for it.
+    ///
+    /// # Errors
+    /// [`PoolError::Panicked`] when a worker panicked, [`PoolError::Nested`] when called from one of this pool's workers.
+    pub fn run(&self, job: &dyn Job) -> Result<(), PoolError> {
+        if CURRENT.get() == self.shared.identity() {
+            return Err(PoolError::Nested);
+        }
+        // SAFETY: only the lifetime changes. `wait` below returns after the last worker has left the job, does not
+        // unwind, and nothing reads the pointer afterwards.
+        let job: &'static dyn Job = unsafe { std::mem::transmute::<&dyn Job, &'static dyn Job>(job) };
+        self.enqueue(Work::Borrowed(job)).wait()
+    }
+
+    fn enqueue(&self, work: Work) -> Completion {
+        let done = Arc::new(Done::default());
+        let section = Arc::new(Section {
+            threads: self.shared.threads,
+            patience: self.shared.patience,
+            work: Mutex::new(Some(work)),
+            arrived: Padded::default(),
+            phase: Gate::default(),
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            claims: Default::default(),
+            running: Padded(AtomicU32::new(self.shared.threads as u32)),
+            done: Arc::clone(&done),
+        });
+        lock(&self.shared.queue).push_back(section);
+        self.shared.submitted.fetch_add(1, Ordering::SeqCst);
+        self.shared.inbox.advance();
+        Completion { done }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.inbox.advance();
+        // A job may own the last handle to its pool; a thread cannot join itself.
+        if CURRENT.get() != self.shared.identity() {
+            for worker in self.workers.drain(..) {
+                let _ = worker.join();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.shared.threads).finish_non_exhaustive()
+    }
+}
+
+/// One worker's view of the job it is in.
+#[derive(Debug)]
+pub struct Worker<'a> {
+    index: usize,
+    section: &'a Section,
+}
+
+impl Worker<'_> {
+    /// This worker's number, below [`Worker::count`].
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Number of workers in the job.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.section.threads
+    }
+
+    /// Waits until every worker of the job is here. What any of them wrote before is visible to all of them after, and
+    /// the claim counters start again from zero.
+    ///
+    /// Does not return when a worker panicked: the others unwind out of the job.
+    pub fn barrier(&self) {
+        self.section.barrier();
+    }
+
+    /// Takes the next chunk of at most `chunk` indices of `0..total`, or `None` when all are taken. Every worker passes
+    /// the same `total` and `chunk`. Loops that no barrier separates need different slots.
+    ///
+    /// # Panics
+    /// When `slot` is not below [`CLAIM_SLOTS`] or `chunk` is 0.
+    #[must_use]
+    pub fn claim(&self, slot: usize, total: usize, chunk: usize) -> Option<Range<usize>> {
+        assert!(chunk > 0, "a claim takes at least one index");
+        if self.section.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let start = self.section.claims[slot].0.fetch_add(chunk, Ordering::Relaxed);
+        (start < total).then(|| start..total.min(start.saturating_add(chunk)))
+    }
+
+    /// This worker's fixed part of `0..total`, cut at multiples of `align`: contiguous, in order of index, possibly empty.
+    ///
+    /// # Panics
+    /// When `align` is 0.
+    #[must_use]
+    pub fn share(&self, total: usize, align: usize) -> Range<usize> {
+        let units = total.div_ceil(align);
+        let cut = |i: usize| (units * i / self.section.threads * align).min(total);
+        cut(self.index)..cut(self.index + 1)
+    }
+}
+
+/// The end of a submitted job: a future, or something to wait for. Dropping it does not cancel the job.
+#[derive(Debug)]
+pub struct Completion {
+    done: Arc<Done>,
+}
+
+impl Completion {
+    /// Whether the job has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        lock(&self.done.outcome).result.is_some()
+    }
+
+    /// Blocks until the job has ended. Must not be called by a worker of the same pool.
+    ///
+    /// # Errors
+    /// [`PoolError::Panicked`] when a worker panicked.
+    pub fn wait(self) -> Result<(), PoolError> {
+        let mut outcome = lock(&self.done.outcome);
+        loop {
+            match outcome.result.take() {
+                Some(result) => return result,
+                None => outcome = self.done.ended.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl Future for Completion {
+    type Output = Result<(), PoolError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut outcome = lock(&self.done.outcome);
+        match &outcome.result {
+            Some(result) => Poll::Ready(result.clone()),
+            None => {
+                outcome.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Identity of the pool whose worker this thread is; 0 elsewhere.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that can panic runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps what one thread writes off the cache lines that others poll.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Padded<T>(T);
+
+/// How long a wait spins and how often it then yields before it sleeps.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    spin: Duration,
+    yields: u32,
+}
+
+impl Patience {
+    fn new(threads: usize, processors: usize) -> Self {
+        // Gaps between kernels are microseconds and a wake-up costs tens of them. With more threads than processors a
+        // spinning thread only keeps the one it waits for from running.
+        let spin = if threads > processors { Duration::ZERO } else { Duration::from_micros(100) };
+        Self { spin, yields: 32 }
+    }
+}
+
+/// A counter that threads wait on.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Gate {
+    value: AtomicU32,
+    sleepers: AtomicU32,
+    lock: Mutex<()>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn advance(&self) {
+        self.value.fetch_add(1, Ordering::SeqCst);
+        // A waiter registers before it looks at the condition a last time, so either it sees the new state or it is
+        // counted here; taking the lock makes sure that a counted one has reached its wait.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.lock));
+            self.opened.notify_all();
+        }
+    }
+
+    fn wait(&self, patience: Patience, ready: impl Fn() -> bool) {
+        if ready() {
+            return;
+        }
+        if !patience.spin.is_zero() {
+            let start = Instant::now();
+            while start.elapsed() < patience.spin {
+                for _ in 0..32 {
+                    std::hint::spin_loop();
+                    if ready() {
+                        return;
+                    }
+                }
+            }
+        }
+        for _ in 0..patience.yields {
+            std::thread::yield_now();
+            if ready() {
+                return;
+            }
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut guard = lock(&self.lock);
+        while !ready() {
+            guard = self.opened.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(guard);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct Shared {
+    threads: usize,
+    patience: Patience,
+    inbox: Gate,
+    submitted: AtomicU64,
+    retired: AtomicU64,
+    closing: AtomicBool,
+    /// What is running, in front, and what waits.
+    queue: Mutex<VecDeque<Arc<Section>>>,
+}
+
+impl Shared {
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn work(&self, index: usize) {
+        CURRENT.set(self.identity());
+        let mut next = 0;
+        loop {
+            // A job starts when every worker has left the one before: it may read what that one wrote.
+            self.inbox.wait(self.patience, || {
+                self.retired.load(Ordering::SeqCst) == next
+                    && (self.submitted.load(Ordering::SeqCst) > next || self.closing.load(Ordering::SeqCst))
+            });
+            // Woken with nothing left: the pool is closing.
+            let Some(section) = lock(&self.queue).front().cloned() else { return };
+            section.enter(index);
+            next += 1;
+            // The last worker out retires the section.
+            if section.running.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+                lock(&self.queue).pop_front();
+                self.retired.store(next, Ordering::SeqCst);
+                self.inbox.advance();
+                section.finish();
+            }
+        }
+    }
+}
+
+enum Work {
+    Owned(Arc<dyn Job>),
+    Borrowed(&'static dyn Job),
+}
+
+/// The payload with which workers leave a job that another worker's panic ended.
+struct Abandoned;
+
+/// One submission while it is queued or running.
+struct Section {
+    threads: usize,
+    patience: Patience,
+    work: Mutex<Option<Work>>,
+    arrived: Padded<AtomicU32>,
+    phase: Gate,
+    failed: AtomicBool,
+    failure: Mutex<Option<PoolError>>,
+    claims: [Padded<AtomicUsize>; CLAIM_SLOTS],
+    running: Padded<AtomicU32>,
+    done: Arc<Done>,
+}
+
+impl std::fmt::Debug for Section {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Section").field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+impl Section {
+    fn enter(&self, index: usize) {
+        let worker = Worker { index, section: self };
+        let work = match &*lock(&self.work) {
+            Some(Work::Owned(job)) => Work::Owned(Arc::clone(job)),
+            Some(Work::Borrowed(job)) => Work::Borrowed(*job),
+            None => return,
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| match &work {
+            Work::Owned(job) => job.run(&worker),
+            Work::Borrowed(job) => job.run(&worker),
+        }));
+        if let Err(payload) = outcome {
+            self.fail(index, &*payload);
+        }
+        // A job's own drop may panic too.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
+            self.fail(index, &*payload);
+        }
+    }
+
+    fn fail(&self, worker: usize, payload: &(dyn Any + Send)) {
+        if !payload.is::<Abandoned>() {
+            let message = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+                (Some(text), _) => (*text).to_owned(),
+                (_, Some(text)) => text.clone(),
+                _ => "(a panic without a message)".to_owned(),
+            };
+            lock(&self.failure).get_or_insert(PoolError::Panicked { worker, message });
+        }
+        self.failed.store(true, Ordering::SeqCst);
+        self.phase.advance();
+    }
+
+    fn barrier(&self) {
+        // The phase cannot move between this load and the arrival below, except by a failure, which `ready` looks for.
+        let phase = self.phase.value.load(Ordering::SeqCst);
+        if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.threads as u32 {
+            for claim in &self.claims {
+                claim.0.store(0, Ordering::Relaxed);
+            }
+            self.arrived.0.store(0, Ordering::Relaxed);
+            self.phase.advance();
+        } else {
+            self.phase.wait(self.patience, || {
+                self.phase.value.load(Ordering::SeqCst) != phase || self.failed.load(Ordering::SeqCst)
+            });
+        }
+        if self.failed.load(Ordering::SeqCst) {
+            resume_unwind(Box::new(Abandoned));
+        }
+    }
+
+    fn finish(&self) {
+        // Let go of the job first: its submitter may reuse what it owns as soon as it hears of the end.
+        let work = lock(&self.work).take();
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
+            self.fail(0, &*payload);
+        }
+        let result = match lock(&self.failure).take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        };
+        self.done.set(result);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Done {
+    outcome: Mutex<Outcome>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    result: Option<Result<(), PoolError>>,
+    waker: Option<Waker>,
+}
+
+impl Done {
+    fn set(&self, result: Result<(), PoolError>) {
+        let waker = {
+            let mut outcome = lock(&self.outcome);
+            outcome.result = Some(result);
+            outcome.waker.take()
+        };
+        self.ended.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

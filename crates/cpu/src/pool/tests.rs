@@ -1,0 +1,185 @@
+use super::*;
+use std::sync::mpsc;
+
+fn pool(threads: usize) -> Pool {
+    Pool::new(PoolOptions { threads, pin: false }).unwrap()
+}
+
+#[test]
+fn zero_threads_means_every_processor() {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(Pool::new(PoolOptions::default()).unwrap().threads(), available);
+}
+
+#[test]
+fn claims_cover_every_index_once_in_every_phase() {
+    const PHASES: usize = 200;
+    const TOTAL: usize = 37;
+    for threads in [1, 2, 3, 8] {
+        let seen: Vec<[AtomicU32; TOTAL]> =
+            (0..PHASES).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect();
+        let torn = AtomicU32::new(0);
+        let walk = |worker: &Worker<'_>| {
+            for (phase, seen) in seen.iter().enumerate() {
+                while let Some(range) = worker.claim(phase % CLAIM_SLOTS, TOTAL, 1 + phase % 5) {
+                    for i in range {
+                        seen[i].fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                worker.barrier();
+                // The phase is complete for everyone, not only for the worker that finished it.
+                torn.fetch_add(seen.iter().any(|n| n.load(Ordering::Relaxed) != 1).into(), Ordering::Relaxed);
+            }
+        };
+        pool(threads).run(&walk).unwrap();
+        assert_eq!(torn.into_inner(), 0, "{threads} threads");
+    }
+}
+
+#[test]
+fn shares_tile_the_range_at_aligned_cuts() {
+    for (threads, total, align) in [(1, 10, 4), (3, 10, 4), (8, 3, 1), (2, 0, 16), (3, 1000, 16)] {
+        let parts = Mutex::new(vec![0..0; threads]);
+        let job = |worker: &Worker<'_>| lock(&parts)[worker.index()] = worker.share(total, align);
+        pool(threads).run(&job).unwrap();
+        let parts = parts.into_inner().unwrap();
+        let mut at = 0;
+        for part in parts {
+            assert_eq!(part.start, at);
+            assert!(part.end == total || part.end % align == 0);
+            at = part.end;
+        }
+        assert_eq!(at, total);
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_submitter_while_others_wait_at_a_barrier() {
+    for threads in [1, 2, 8] {
+        let pool = pool(threads);
+        for (culprit, pause) in [(0, 0), (threads - 1, 0), (threads - 1, 30)] {
+            let job = |worker: &Worker<'_>| {
+                worker.barrier();
+                if worker.index() == culprit {
+                    // Long enough for the others to be asleep.
+                    std::thread::sleep(Duration::from_millis(pause));
+                    panic!("broken {culprit}");
+                }
+                worker.barrier();
+                unreachable!("no worker passes a barrier that another never reached");
+            };
+            let error = pool.run(&job).unwrap_err();
+            assert_eq!(error, PoolError::Panicked { worker: culprit, message: format!("broken {culprit}") });
+        }
+        // The pool is whole afterwards.
+        let ran = AtomicU32::new(0);
+        let job = |worker: &Worker<'_>| {
+            worker.barrier();
+            ran.fetch_add(1, Ordering::Relaxed);
+        };
+        pool.run(&job).unwrap();
+        assert_eq!(ran.into_inner() as usize, threads);
+    }
+}
+
+#[test]
+fn submissions_run_in_order_without_blocking() {
+    let pool = pool(3);
+    let (open, opened) = mpsc::channel::<()>();
+    let opened = Mutex::new(opened);
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let first = Arc::new({
+        let log = Arc::clone(&log);
+        move |worker: &Worker<'_>| {
+            if worker.index() == 0 {
+                lock(&opened).recv().unwrap();
+                lock(&log).push(0);
+            }
+        }
+    });
+    let mut ends = vec![pool.submit(first)];
+    for i in 1..50 {
+        let log = Arc::clone(&log);
+        ends.push(pool.submit(Arc::new(move |worker: &Worker<'_>| {
+            if worker.index() == i % 3 {
+                lock(&log).push(i);
+            }
+        })));
+    }
+    assert!(!ends[0].is_done() && !ends[49].is_done());
+    open.send(()).unwrap();
+    for end in ends {
+        end.wait().unwrap();
+    }
+    assert_eq!(*lock(&log), (0..50).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_pool_lets_go_of_a_job_before_it_reports_the_end() {
+    let pool = pool(4);
+    for _ in 0..200 {
+        let job = Arc::new(|_: &Worker<'_>| ());
+        pool.submit(Arc::clone(&job) as Arc<dyn Job>).wait().unwrap();
+        assert_eq!(Arc::strong_count(&job), 1);
+    }
+}
+
+#[test]
+fn a_completion_is_a_future_that_wakes() {
+    struct Flag(AtomicBool);
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let pool = pool(2);
+    let (open, opened) = mpsc::channel::<()>();
+    let opened = Mutex::new(opened);
+    let mut end = pool.submit(Arc::new(move |worker: &Worker<'_>| {
+        if worker.index() == 1 {
+            lock(&opened).recv().unwrap();
+            panic!("late");
+        }
+    }));
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut end).poll(&mut context).is_pending());
+    assert!(!flag.0.load(Ordering::SeqCst));
+    open.send(()).unwrap();
+    while !flag.0.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    let Poll::Ready(Err(PoolError::Panicked { worker: 1, message })) = Pin::new(&mut end).poll(&mut context)
+    else {
+        panic!("the end was announced");
+    };
+    assert_eq!(message, "late");
+}
+
+#[test]
+fn a_worker_that_would_wait_for_its_own_pool_is_refused() {
+    let pool = pool(2);
+    let refused = Mutex::new(None);
+    let job = |worker: &Worker<'_>| {
+        if worker.index() == 0 {
+            *lock(&refused) = pool.run(&|_: &Worker<'_>| ()).err();
+        }
+    };
+    pool.run(&job).unwrap();
+    assert_eq!(refused.into_inner().unwrap(), Some(PoolError::Nested));
+}
+
+#[test]
+fn dropping_the_pool_finishes_what_was_submitted() {
+    let ran = Arc::new(AtomicU32::new(0));
+    let pool = pool(2);
+    for _ in 0..20 {
+        let ran = Arc::clone(&ran);
+        pool.submit(Arc::new(move |_: &Worker<'_>| {
+            ran.fetch_add(1, Ordering::Relaxed);
+        }));
+    }
+    drop(pool);
+    assert_eq!(ran.load(Ordering::Relaxed), 40);
+}
