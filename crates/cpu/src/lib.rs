@@ -3,3 +3,4 @@
 pub mod isa;
 pub mod memory;
 pub mod pool;
+pub mod vector;
