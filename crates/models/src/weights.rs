@@ -137,7 +137,7 @@ impl Weight {
 fn describe(port: &str, dtype: DType, dims: &[usize]) -> Result<WeightDesc, TensorProblem> {
     let shape = Shape::new(dims)
         .map_err(|e| TensorProblem::Type { name: port.to_owned(), problem: e.to_string() })?;
-    Ok(WeightDesc { name: port.to_owned(), dtype, shape })
+    Ok(WeightDesc { name: port.to_owned(), dtype, shape, layout: graph::backend::WeightUse::Matrix })
 }
 
 /// Axes of extent 1 that stand between others (the channel axis of a depthwise convolution) do not matter.
