@@ -305,3 +305,18 @@ fn admitted<'a>(logits: &'a [f32], mask: Option<&'a [u32]>) -> impl Iterator<Ite
 fn weight(token: Ranked, max: f32, temperature: f64) -> f64 {
     ((f64::from(token.logit()) - f64::from(max)) / temperature).exp()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draw_exceeds_its_share_strictly_in_order_of_id() {
+        let mut sampler = Sampler::new(SamplingOptions::default(), 4, 0).unwrap();
+        sampler.kept = (0..4).map(|id| Ranked::new(0.0, id)).collect();
+        sampler.weights = vec![0.0, 1.0, 1.0, 0.0];
+        for (uniform, id) in [(0.0, 1), (0.499_999_97, 1), (0.5, 2), (0.999_999_94, 2)] {
+            assert_eq!(sampler.draw(uniform).map(Ranked::id), Some(id), "at {uniform}");
+        }
+    }
+}
