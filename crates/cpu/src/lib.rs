@@ -13,3 +13,5 @@ pub mod quant;
 pub mod vector;
 
 pub use backend::{CpuBackend, CpuOptions};
+#[cfg(test)]
+mod testing;
