@@ -56,6 +56,12 @@ pub enum ModelError {
     /// Tensors are missing, do not fit, or have no place in the model.
     #[error("the checkpoint's tensors do not fit its hyper-parameters:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
     Tensors(Vec<TensorProblem>),
+    /// A graph that another model recorded.
+    #[error("the graph's weight `{name}` is not one of this model")]
+    ForeignWeight {
+        /// The port.
+        name: String,
+    },
     /// The recording is wrong: a fault of this program, or limits that cannot be.
     #[error(transparent)]
     Graph(#[from] Diagnostics),

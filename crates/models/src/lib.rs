@@ -22,7 +22,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use formats::Checkpoint;
-use graph::{Graph, PortKind};
+use graph::Graph;
+use graph::backend::WeightDesc;
 use tensor::DType;
 
 use decoder::{Config, Decoder};
@@ -31,7 +32,7 @@ use registry::Family;
 pub use step::StepLimits;
 use step::{Notes, Step};
 pub use weights::WeightRows;
-use weights::{Treatment, Weight};
+use weights::Weight;
 
 /// Prefill chunks of models with recurrent state end at multiples of this position, or at the prompt's end.
 pub const RECURRENT_CHUNK: usize = 64;
@@ -142,7 +143,7 @@ impl Model {
             kv,
             rings,
             tied_embedding: decoder.tied,
-            quantised: weights.values().any(|w| w.desc.dtype.is_quantised()),
+            quantised: weights.values().any(|w| w.dtype.is_quantised()),
             parameters: weights.values().map(Weight::parameters).sum(),
             bos: decoder.bos,
             eos: decoder.eos.clone(),
@@ -175,11 +176,18 @@ impl Model {
         record(step, &*self.family, taps).0
     }
 
-    /// The weights of a recorded graph, whether or not it was rewritten since, in the order of its ports.
-    pub fn weights<'m>(&'m self, graph: &Graph) -> Vec<WeightRows<'m>> {
-        let ports = graph.ports.iter().filter(|p| p.kind == PortKind::Weight);
-        let known = ports.filter_map(|p| self.weights.get(&p.name));
-        known.map(|w| WeightRows::new(w, &self.checkpoint)).collect()
+    /// The weights of a graph, as recorded here or rewritten since, in the order of its ports.
+    ///
+    /// # Errors
+    /// The name of a weight port that is none of this model's.
+    pub fn weights<'m>(&'m self, graph: &Graph) -> Result<Vec<WeightRows<'m>>, ModelError> {
+        let rows = |desc: WeightDesc| {
+            let name = desc.name.clone();
+            let weight = self.weights.get(&name);
+            let rows = weight.and_then(|w| WeightRows::new(desc, w, &self.checkpoint));
+            rows.ok_or(ModelError::ForeignWeight { name })
+        };
+        graph.weights().into_iter().map(rows).collect()
     }
 }
 

@@ -163,7 +163,7 @@ impl<'m> Step<'m> {
     /// The frequencies of a rotary embedding.
     pub(crate) fn inv_freq(&self, rope: &Rope) -> Tensor {
         let limit = &mut self.notes.borrow_mut().position_limit;
-        *limit = limit.into_iter().chain(rope.limit).min();
+        *limit = [*limit, rope.limit].into_iter().flatten().min();
         let row = &rope.inv_freq;
         self.declare(rope.port, &[row.len()], || {
             Weight::computed(rope.port, row.clone()).map_err(|p| vec![p])
@@ -178,10 +178,10 @@ impl<'m> Step<'m> {
     ) -> Tensor {
         let notes = &mut *self.notes.borrow_mut();
         let dtype = match self.known.get(port).or(notes.weights.get(port)) {
-            Some(weight) => weight.desc.dtype,
+            Some(weight) => weight.dtype,
             None => match find() {
                 Ok(weight) => {
-                    let dtype = weight.desc.dtype;
+                    let dtype = weight.dtype;
                     notes.weights.insert(port.to_owned(), weight);
                     dtype
                 }

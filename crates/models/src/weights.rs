@@ -63,7 +63,10 @@ pub(crate) struct Treatment {
 /// One weight port and its source.
 #[derive(Clone, Debug)]
 pub(crate) struct Weight {
-    pub(crate) desc: WeightDesc,
+    port: String,
+    /// Type of the port.
+    pub(crate) dtype: DType,
+    shape: Shape,
     source: Source,
 }
 
@@ -75,10 +78,15 @@ enum Source {
 }
 
 impl Weight {
+    fn new(port: &str, dtype: DType, dims: &[usize], source: Source) -> Result<Weight, TensorProblem> {
+        let shape = Shape::new(dims)
+            .map_err(|e| TensorProblem::Type { name: port.to_owned(), problem: e.to_string() })?;
+        Ok(Weight { port: port.to_owned(), dtype, shape, source })
+    }
+
     /// A row that is computed from the hyper-parameters.
     pub(crate) fn computed(port: &str, row: Vec<f32>) -> Result<Weight, TensorProblem> {
-        let desc = describe(port, DType::F32, &[row.len()])?;
-        Ok(Weight { desc, source: Source::Computed(row) })
+        Weight::new(port, DType::F32, &[row.len()], Source::Computed(row))
     }
 
     /// Finds a weight in the checkpoint and checks type and shape.
@@ -113,8 +121,7 @@ impl Weight {
         match dtype {
             Some(stored) if problems.is_empty() => {
                 let dtype = if treatment.f32 { DType::F32 } else { stored };
-                let desc = describe(port, dtype, dims).map_err(|p| vec![p])?;
-                Ok(Weight { desc, source: Source::Stored { parts, treatment } })
+                Weight::new(port, dtype, dims, Source::Stored { parts, treatment }).map_err(|p| vec![p])
             }
             _ => Err(problems),
         }
@@ -130,14 +137,8 @@ impl Weight {
 
     /// Elements that come from the checkpoint.
     pub(crate) fn parameters(&self) -> u64 {
-        if self.parts().is_empty() { 0 } else { self.desc.shape.elements() as u64 }
+        if self.parts().is_empty() { 0 } else { self.shape.elements() as u64 }
     }
-}
-
-fn describe(port: &str, dtype: DType, dims: &[usize]) -> Result<WeightDesc, TensorProblem> {
-    let shape = Shape::new(dims)
-        .map_err(|e| TensorProblem::Type { name: port.to_owned(), problem: e.to_string() })?;
-    Ok(WeightDesc { name: port.to_owned(), dtype, shape, layout: graph::backend::WeightUse::Matrix })
 }
 
 /// Axes of extent 1 that stand between others (the channel axis of a depthwise convolution) do not matter.
@@ -161,22 +162,29 @@ fn check(checkpoint: &Checkpoint, name: &str, dims: &[usize]) -> Result<DType, T
 
 /// Rows of one weight, read from the checkpoint when asked for.
 pub struct WeightRows<'m> {
+    desc: WeightDesc,
     weight: &'m Weight,
     checkpoint: &'m Checkpoint,
 }
 
 impl<'m> WeightRows<'m> {
-    pub(crate) fn new(weight: &'m Weight, checkpoint: &'m Checkpoint) -> WeightRows<'m> {
-        WeightRows { weight, checkpoint }
+    /// The rows for a port of a graph; `None` when they are not of its type and shape.
+    pub(crate) fn new(
+        desc: WeightDesc,
+        weight: &'m Weight,
+        checkpoint: &'m Checkpoint,
+    ) -> Option<WeightRows<'m>> {
+        let fits = (desc.dtype, desc.shape) == (weight.dtype, weight.shape);
+        fits.then_some(WeightRows { desc, weight, checkpoint })
     }
 
-    /// Type and shape of the port.
-    pub fn desc(&self) -> &'m WeightDesc {
-        &self.weight.desc
+    /// Name, type, shape and use of the port.
+    pub fn desc(&self) -> &WeightDesc {
+        &self.desc
     }
 
     fn fail(&self, problem: String) -> DeviceError {
-        DeviceError::Binding { port: self.weight.desc.name.clone(), problem }
+        DeviceError::Binding { port: self.weight.port.clone(), problem }
     }
 
     fn stored(
@@ -186,9 +194,9 @@ impl<'m> WeightRows<'m> {
         rows: Range<usize>,
         sink: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), DeviceError> {
-        let desc = &self.weight.desc;
-        let width = desc.shape.last();
-        let rows_per_part = desc.shape.rows() / parts.len();
+        let shape = self.weight.shape;
+        let width = shape.last();
+        let rows_per_part = shape.rows() / parts.len();
         let mut start = rows.start;
         while start < rows.end {
             let part = start / rows_per_part;
@@ -196,7 +204,7 @@ impl<'m> WeightRows<'m> {
             let view = self.checkpoint.tensor(&parts[part]).map_err(|e| self.fail(e.to_string()))?;
             let row_bytes = view.bytes.len() / rows_per_part;
             for row in start..end {
-                let vector = desc.shape.rank() == 1;
+                let vector = shape.rank() == 1;
                 let within = row - part * rows_per_part;
                 let from = match treatment.interleaved {
                     Some(head) if !vector => interleaved(within, head),
@@ -225,7 +233,7 @@ impl<'m> WeightRows<'m> {
 
 impl RowSource for WeightRows<'_> {
     fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {
-        let all = self.weight.desc.shape.rows();
+        let all = self.weight.shape.rows();
         if rows.start > rows.end || rows.end > all {
             return Err(self.fail(format!("rows {rows:?} were asked for, there are {all}")));
         }
