@@ -109,13 +109,14 @@ fn load(
     graph: &Graph,
     progress: Progress,
 ) -> Result<HashMap<String, WeightHandle>, EngineError> {
-    let descs = graph.weights();
+    let weights = model.weights(graph).map_err(|e| EngineError::Model(e.to_string()))?;
     let size = |w: &WeightDesc| w.dtype.bytes_for(w.shape.elements()).unwrap_or(0) as u64;
-    let total: u64 = descs.iter().map(size).sum();
+    let total: u64 = weights.iter().map(|w| size(w.desc())).sum();
     let mut done = 0;
     let mut handles = HashMap::new();
-    for (desc, rows) in descs.iter().zip(model.weights(graph)) {
-        handles.insert(desc.name.clone(), backend.weight(desc, &rows)?);
+    for rows in &weights {
+        let desc = rows.desc();
+        handles.insert(desc.name.clone(), backend.weight(desc, rows)?);
         done += size(desc);
         progress(done, total);
     }
