@@ -91,6 +91,16 @@ impl HugeBuf {
         )
     }
 
+    /// The first byte, for workers that write disjoint parts. What it points to may be written as long as no slice of
+    /// the buffer is alive; dangling when the buffer is empty.
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        match &self.map {
+            Some(map) => map.as_ptr().cast_mut().wrapping_add(self.start),
+            None => std::ptr::NonNull::<[u64; 8]>::dangling().as_ptr().cast(),
+        }
+    }
+
     /// The buffer as values of `T`.
     ///
     /// # Panics
@@ -114,6 +124,14 @@ impl HugeBuf {
             None => &mut [],
         }
     }
+}
+
+/// Memory that the system could give this process now, in bytes, where it tells (Linux).
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 #[cfg(target_os = "linux")]
@@ -164,6 +182,15 @@ impl<'a, T> SharedSlice<'a, T> {
     #[must_use]
     pub fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
+    }
+
+    /// Shares `len` elements from `start`.
+    ///
+    /// # Safety
+    /// The elements stay valid for 'a, and are accessed meanwhile only through the unsafe methods of shared slices.
+    #[must_use]
+    pub unsafe fn from_raw(start: *mut T, len: usize) -> Self {
+        Self { start, len, borrow: PhantomData }
     }
 
     /// Number of elements.

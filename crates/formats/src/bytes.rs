@@ -1,6 +1,7 @@
 //! The bytes of a file: mapped, or held in memory.
 
 use std::fs::File;
+use std::io::Read;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,12 +27,8 @@ impl Bytes {
     ///
     /// When the file cannot be opened or mapped.
     pub fn map(path: &Path) -> std::io::Result<Self> {
-        let file = File::open(path)?;
-        let meta = file.metadata()?;
-        if meta.is_dir() {
-            return Err(std::io::ErrorKind::IsADirectory.into());
-        }
-        if meta.len() == 0 {
+        let file = open_regular(path)?;
+        if file.metadata()?.len() == 0 {
             return Ok(Self(Inner::Memory(Arc::from([]))));
         }
         // SAFETY: the map is private to this value, read-only, and as long as the file was when it was mapped, so the
@@ -42,6 +39,26 @@ impl Bytes {
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Self(Inner::Mapped(Arc::new(map))))
     }
+}
+
+/// Opens a regular file. Anything else may block for ever (a pipe) or never end (a device), and a folder out of an
+/// archive can hold links to such.
+fn open_regular(path: &Path) -> std::io::Result<File> {
+    let meta = std::fs::metadata(path)?;
+    if meta.is_dir() {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
+    if !meta.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(path)
+}
+
+/// Reads a whole regular file into memory.
+pub(crate) fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Deref for Bytes {

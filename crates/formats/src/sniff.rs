@@ -37,9 +37,10 @@ impl Foreign {
         Some(match file {
             [] => Foreign::Empty,
             [b'G', b'G', b'U', b'F', ..] => Foreign::Gguf,
+            // Before pickles: a header of 640 bytes begins like one.
+            [_, _, _, _, _, 0, 0, 0, b'{', ..] => Foreign::Safetensors,
             // Zip (torch >= 1.6), and the opcode PROTO with its version.
             [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Foreign::Pickle,
-            [_, _, _, _, _, 0, 0, 0, b'{', ..] => Foreign::Safetensors,
             _ if file.starts_with(b"version https://git-lfs") => Foreign::LfsPointer,
             _ if starts_with_ignoring_case(text, b"<!doctype")
                 || starts_with_ignoring_case(text, b"<html") =>

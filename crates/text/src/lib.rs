@@ -1,1 +1,34 @@
-//! Tokenizers, incremental detokenisation, chat templates and stop strings.
+//! Text in and out of a model: tokenizers, incremental detokenisation, stop strings and chat templates.
+//!
+//! The crate does no I/O, reads no clock and starts no thread: vocabularies, templates and the time come in as data.
+//!
+//! - [`Tokenizer`] is made from GGUF metadata ([`GgufVocab`]) or from `tokenizer.json`, and answers the same questions
+//!   for both.
+//! - [`Detokenizer`] turns a stream of token ids into text without ever splitting a character.
+//! - [`StopStrings`] cuts a stream of text at the first stop string, across chunk boundaries.
+//! - [`ChatTemplate`] renders a conversation with the model's own Jinja template.
+
+mod bpe;
+mod byte_level;
+mod detokenize;
+mod error;
+mod gguf;
+mod json;
+mod merge;
+mod pre_tokenize;
+mod python;
+mod spm;
+mod stop;
+mod template;
+mod time;
+mod tokenizer;
+mod vocab;
+
+pub use detokenize::Detokenizer;
+pub use error::{TemplateError, TokenizerError};
+pub use gguf::GgufVocab;
+pub use json::JsonFiles;
+pub use stop::{StopStrings, Stopped};
+pub use template::{ChatTemplate, Content, Message, RenderOptions};
+pub use time::DateTime;
+pub use tokenizer::{EncodeOptions, SpecialTokens, Tokenizer};

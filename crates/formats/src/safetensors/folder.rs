@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::{SafetensorsError, SafetensorsFile, TensorInfo};
-use crate::Bytes;
+use crate::bytes::{Bytes, read_file};
 use crate::sniff::{Foreign, clip};
 
 const CONFIG: &str = "config.json";
@@ -191,7 +191,7 @@ fn open_shard(path: &Path) -> Result<Option<SafetensorsFile>, FolderError> {
 
 /// `None` when there is no such file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, FolderError> {
-    match std::fs::read(path) {
+    match read_file(path) {
         Ok(bytes) => match Foreign::recognise(&bytes) {
             Some(found @ (Foreign::LfsPointer | Foreign::Empty)) => {
                 Err(FolderError::Foreign { path: path.to_owned(), found })

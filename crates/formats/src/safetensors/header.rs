@@ -123,8 +123,12 @@ pub(super) fn parse(file: &[u8]) -> Result<IndexMap<String, TensorInfo>, Safeten
     if claimed > MAX_HEADER_BYTES {
         return Err(SafetensorsError::HeaderLimit { claimed });
     }
+    // So says the format, which leaves no room for a file that is two things at once.
+    if header.first() != Some(&b'{') {
+        return Err(SafetensorsError::Header("it does not begin with a brace".to_owned()));
+    }
     let Entries(entries) =
-        serde_json::from_slice(header).map_err(|e| SafetensorsError::Header(clip(&e.to_string())))?;
+        serde_json::from_slice(header).map_err(|e| SafetensorsError::Header(e.to_string()))?;
 
     let have = data.len() as u64;
     let data_start = file.len() - data.len();

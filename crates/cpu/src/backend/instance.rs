@@ -1,0 +1,220 @@
+//! Plans and their instances.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
+use graph::validate::StepLayout;
+use graph::{Fence, PlanReport, Signal, fence};
+use tensor::{DType, Shape};
+
+use crate::memory::HugeBuf;
+use crate::pool::{Job, Worker};
+
+use super::state::CpuState;
+use super::steps::{Ctx, Step};
+use super::weight::CpuWeight;
+use super::{Arena, Shared, memory_error};
+
+/// A compiled graph.
+pub(super) struct CpuPlan {
+    pub(super) inner: Arc<PlanInner>,
+    pub(super) report: PlanReport,
+}
+
+pub(super) struct PlanInner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) graph: graph::Graph,
+    pub(super) steps: Vec<Step>,
+    pub(super) layout: StepLayout,
+    pub(super) weights: Vec<WeightDesc>,
+    pub(super) states: Vec<(String, DType, Shape)>,
+    pub(super) outputs: Vec<OutputInfo>,
+    /// 32-bit words of all outputs.
+    pub(super) output_words: usize,
+    /// Bytes of intermediates and scratch.
+    pub(super) arena_bytes: usize,
+}
+
+pub(super) struct OutputInfo {
+    pub(super) name: String,
+    pub(super) offset: usize,
+    pub(super) elements: usize,
+    /// The scalar that bounds the first axis, and elements per entry.
+    pub(super) bound: Option<(usize, usize)>,
+}
+
+impl Plan for CpuPlan {
+    fn report(&self) -> &PlanReport {
+        &self.report
+    }
+
+    fn instance(&self, bindings: &Bindings) -> Result<Box<dyn Instance>, DeviceError> {
+        let plan = &self.inner;
+        graph::validate::bindings(&plan.graph, bindings)?;
+        let stranger = |name: &str| DeviceError::Binding {
+            port: name.to_owned(),
+            problem: "was made by another backend or for another type or shape".into(),
+        };
+        let weights = plan.weights.iter().map(|desc| {
+            let bound = bindings.weights[&desc.name].clone().downcast::<CpuWeight>();
+            bound.ok().filter(|w| w.fits(desc)).ok_or_else(|| stranger(&desc.name))
+        });
+        let states = plan.states.iter().map(|(name, dtype, shape)| {
+            let bound = bindings.states[name].clone().downcast::<CpuState>();
+            bound.ok().filter(|s| s.fits(*dtype, *shape)).ok_or_else(|| stranger(name))
+        });
+        let (inputs, outputs) = (plan.layout.words() * 4, plan.output_words * 4);
+        Ok(Box::new(CpuInstance {
+            weights: weights.collect::<Result<Vec<_>, _>>()?.into(),
+            states: states.collect::<Result<Vec<_>, _>>()?.into(),
+            arena: plan.shared.arena(plan.arena_bytes)?,
+            inputs: vec![0; plan.layout.words()],
+            io: Arc::new(Io {
+                inputs: HugeBuf::zeroed(inputs).map_err(|_| memory_error("step inputs", inputs))?,
+                outputs: HugeBuf::zeroed(outputs).map_err(|_| memory_error("step outputs", outputs))?,
+            }),
+            scalars: vec![],
+            serial: 0,
+            encoded: None,
+            flight: None,
+            plan: plan.clone(),
+        }))
+    }
+}
+
+/// Inputs and outputs of an instance. Owned by the job while one is in flight, by the instance otherwise.
+pub(super) struct Io {
+    inputs: HugeBuf,
+    outputs: HugeBuf,
+}
+
+struct CpuInstance {
+    plan: Arc<PlanInner>,
+    weights: Arc<[Arc<CpuWeight>]>,
+    states: Arc<[Arc<CpuState>]>,
+    arena: Arc<Arena>,
+    /// What was encoded last; copied into `io` at submission.
+    inputs: Vec<u32>,
+    io: Arc<Io>,
+    scalars: Vec<u32>,
+    serial: u64,
+    encoded: Option<u64>,
+    flight: Option<Arc<Flight>>,
+}
+
+/// Whether a submission has left the workers.
+struct Flight {
+    outcome: Mutex<Option<Result<(), DeviceError>>>,
+}
+
+impl CpuInstance {
+    fn is_busy(&self) -> bool {
+        self.flight.as_ref().is_some_and(|f| lock(&f.outcome).is_none())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Instance for CpuInstance {
+    fn encode(&mut self, step: &StepInputs) -> Result<Encoded, DeviceError> {
+        if self.is_busy() {
+            return Err(DeviceError::Busy("the instance has a submission in flight: await its fence first".into()));
+        }
+        self.plan.layout.encode(step, &mut self.inputs, &mut self.scalars)?;
+        self.serial += 1;
+        self.encoded = Some(self.serial);
+        Ok(Encoded { serial: self.serial })
+    }
+
+    fn submit(&mut self, encoded: Encoded) -> Fence {
+        if self.is_busy() || self.encoded.take() != Some(encoded.serial) {
+            let problem = "only the latest encoding of an idle instance can be submitted";
+            return Fence::failed(DeviceError::Busy(problem.into()));
+        }
+        let flight = Arc::new(Flight { outcome: Mutex::new(None) });
+        // SAFETY: no job is in flight, so nothing else touches the inputs; both buffers have the plan's length.
+        unsafe {
+            let inputs = self.io.inputs.start().cast::<u32>();
+            std::ptr::copy_nonoverlapping(self.inputs.as_ptr(), inputs, self.inputs.len());
+        }
+        let (signal, fence) = fence();
+        let job = StepJob {
+            plan: self.plan.clone(),
+            weights: self.weights.clone(),
+            states: self.states.clone(),
+            arena: self.arena.clone(),
+            io: self.io.clone(),
+            scalars: self.scalars.clone(),
+            error: Mutex::new(None),
+            finished: AtomicBool::new(false),
+            done: Mutex::new(Some((signal, flight.clone()))),
+        };
+        self.flight = Some(flight);
+        drop(self.plan.shared.pool.submit(Arc::new(job)));
+        fence
+    }
+
+    fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
+        let unknown = || DeviceError::Binding { port: name.to_owned(), problem: "is not an output of this plan".into() };
+        let info = self.plan.outputs.iter().find(|o| o.name == name).ok_or_else(unknown)?;
+        let outcome = self.flight.as_ref().and_then(|f| lock(&f.outcome).clone());
+        match outcome {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(error),
+            None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
+        }
+        let len = info.bound.map_or(info.elements, |(scalar, per)| self.scalars[scalar] as usize * per);
+        Ok(&self.io.outputs.as_slice::<f32>()[info.offset..info.offset + len])
+    }
+}
+
+/// One submission on the pool.
+struct StepJob {
+    plan: Arc<PlanInner>,
+    weights: Arc<[Arc<CpuWeight>]>,
+    states: Arc<[Arc<CpuState>]>,
+    arena: Arc<Arena>,
+    io: Arc<Io>,
+    scalars: Vec<u32>,
+    error: Mutex<Option<DeviceError>>,
+    finished: AtomicBool,
+    done: Mutex<Option<(Signal, Arc<Flight>)>>,
+}
+
+impl Job for StepJob {
+    fn run(&self, worker: &Worker<'_>) {
+        let ctx = Ctx {
+            isa: self.plan.shared.isa,
+            arena: self.arena.buffer.start().cast(),
+            inputs: self.io.inputs.start().cast(),
+            outputs: self.io.outputs.start().cast(),
+            scalars: &self.scalars,
+            weights: &self.weights,
+            states: &self.states,
+            error: &self.error,
+        };
+        for step in &self.plan.steps {
+            step.run(&ctx, worker);
+            worker.barrier();
+        }
+        self.finished.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for StepJob {
+    /// The pool lets go of a job after the last worker has left it, whether it ended or panicked.
+    fn drop(&mut self) {
+        if let Some((signal, flight)) = lock(&self.done).take() {
+            let result = match lock(&self.error).take() {
+                Some(error) => Err(error),
+                None if self.finished.load(Ordering::Acquire) => Ok(()),
+                None => Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into())),
+            };
+            *lock(&flight.outcome) = Some(result.clone());
+            signal.set(result);
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! The kernels of a plan, as all workers run them.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use graph::backend::DeviceError;
+
+use crate::isa::CpuIsa;
+use crate::matmul::{Activations, Output, RowMap, gather_row, matmul_groups};
+use crate::memory::SharedSlice;
+use crate::pack::PackedMatrix;
+use crate::pool::Worker;
+use crate::quant::{ActBlock, BLOCK, quantise_row};
+use crate::vector::{self, Rows, RowsMut, Src};
+
+use super::operand::{Place, RowsArg};
+use super::state::CpuState;
+use super::weight::CpuWeight;
+
+/// What a step sees. All pointers are to buffers of the plan's sizes that this job alone uses.
+///
+/// The workers write disjoint parts of a step's results and read what earlier steps wrote; a barrier lies between
+/// steps, and the memory plan keeps values that are alive together apart. Every `unsafe` of this file rests on that.
+pub(super) struct Ctx<'a> {
+    pub(super) isa: CpuIsa,
+    pub(super) arena: *mut u32,
+    pub(super) inputs: *const u32,
+    pub(super) outputs: *mut u32,
+    pub(super) scalars: &'a [u32],
+    pub(super) weights: &'a [Arc<CpuWeight>],
+    pub(super) states: &'a [Arc<CpuState>],
+    pub(super) error: &'a Mutex<Option<DeviceError>>,
+}
+
+impl Ctx<'_> {
+    /// Rows that are real in this step.
+    pub(super) fn count(&self, arg: &RowsArg) -> usize {
+        arg.bound.map_or(arg.rows, |(scalar, per)| (self.scalars[scalar] as usize * per).min(arg.rows))
+    }
+
+    fn start(&self, arg: &RowsArg) -> *mut u32 {
+        match arg.place {
+            Place::Arena(at) => self.arena.wrapping_add(at),
+            Place::Input(at) => self.inputs.cast_mut().wrapping_add(at),
+            Place::Output(at) => self.outputs.wrapping_add(at),
+        }
+    }
+
+    /// The real rows of an operand.
+    pub(super) fn rows(&self, arg: &RowsArg) -> Rows<'_> {
+        // SAFETY: compile time placed the rows inside their buffer; nobody writes an operand during the step.
+        unsafe { Rows::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
+    }
+
+    /// An operand of a row kernel; a broadcast row is one row for all.
+    fn src(&self, arg: &RowsArg) -> Src<'_> {
+        if arg.stride == 0 { Src::Row(self.one_row(arg)) } else { Src::Rows(self.rows(arg)) }
+    }
+
+    fn one_row(&self, arg: &RowsArg) -> &[f32] {
+        // SAFETY: as for `rows`; a broadcast operand has at least this one row.
+        unsafe { std::slice::from_raw_parts(self.start(arg).cast(), arg.width) }
+    }
+
+    /// The real rows of a result. Each worker may touch only its part.
+    pub(super) fn rows_mut(&self, arg: &RowsArg) -> RowsMut<'_> {
+        // SAFETY: inside the buffer by construction; the caller writes only the part that is its own.
+        unsafe { RowsMut::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
+    }
+
+    /// u32 elements of a contiguous operand, real rows only.
+    pub(super) fn words(&self, arg: &RowsArg) -> &[u32] {
+        // SAFETY: contiguous and inside its buffer by construction; nobody writes an operand during the step.
+        unsafe { std::slice::from_raw_parts(self.start(arg), self.count(arg) * arg.width) }
+    }
+
+    /// All f32 from the first to the last real row.
+    fn span(&self, arg: &RowsArg) -> &[f32] {
+        let n = self.count(arg);
+        let len = if n == 0 { 0 } else { (n - 1) * arg.stride + arg.width };
+        // SAFETY: as for `rows`.
+        unsafe { std::slice::from_raw_parts(self.start(arg).cast(), len) }
+    }
+
+    fn span_mut(&self, arg: &RowsArg) -> SharedSlice<'_, f32> {
+        let n = self.count(arg);
+        let len = if n == 0 { 0 } else { (n - 1) * arg.stride + arg.width };
+        // SAFETY: as for `rows_mut`.
+        unsafe { SharedSlice::from_raw(self.start(arg).cast(), len) }
+    }
+
+    fn blocks(&self, at: usize, count: usize) -> &[ActBlock] {
+        // SAFETY: compile time reserved room for the blocks of a whole bucket, aligned to a cache line.
+        unsafe { std::slice::from_raw_parts(self.arena.wrapping_add(at).cast(), count) }
+    }
+
+    fn fail(&self, error: DeviceError) {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// A matrix of a product: its weight, bias and result.
+pub(super) struct Product {
+    pub(super) weight: usize,
+    pub(super) bias: Option<usize>,
+    pub(super) out: RowsArg,
+}
+
+/// Where a product's activations come from.
+#[derive(Clone, Copy)]
+pub(super) enum Input {
+    /// The f32 rows themselves.
+    Exact(RowsArg),
+    /// Blocks that a [`Step::Quantise`] left at this word of the arena, for these rows.
+    Quantised { at: usize, rows: RowsArg },
+}
+
+impl Input {
+    fn rows(&self) -> &RowsArg {
+        match self {
+            Input::Exact(rows) | Input::Quantised { rows, .. } => rows,
+        }
+    }
+
+    fn activations<'a>(&self, ctx: &'a Ctx) -> Activations<'a> {
+        match self {
+            Input::Exact(rows) => Activations::F32 { data: ctx.span(rows), stride: rows.stride },
+            Input::Quantised { at, rows } => {
+                Activations::Quantised(ctx.blocks(*at, ctx.count(rows) * rows.width / BLOCK))
+            }
+        }
+    }
+}
+
+/// A table whose rows are gathered.
+pub(super) enum Table {
+    Weight(usize),
+    Rows(RowsArg),
+}
+
+/// One kernel with its operands.
+pub(super) enum Step {
+    Quantise { x: RowsArg, at: usize },
+    Products { x: Input, products: Vec<Product> },
+    Gather { table: Table, ids: RowsArg, out: RowsArg },
+    Unary { op: vector::Unary, x: RowsArg, out: RowsArg },
+    Binary { op: vector::Binary, a: RowsArg, b: RowsArg, out: RowsArg },
+    /// The second operand is elements of a weight, repeated for every row.
+    BinaryRow { op: vector::Binary, a: RowsArg, row: usize, out: RowsArg },
+    RmsNorm { x: RowsArg, weight: usize, eps: f32, out: RowsArg },
+    AddRmsNorm { a: RowsArg, b: RowsArg, weight: usize, eps: f32, sum: RowsArg, out: RowsArg },
+    Rope { x: RowsArg, head_dim: usize, pos: RowsArg, inv_freq: usize, magnitude: f32, out: RowsArg },
+    Route { logits: RowsArg, renormalise: bool, weights: RowsArg, experts: RowsArg },
+    /// Sorts the rows of [`Step::ExpertProducts`] by expert into `order`: see [`ExpertOrder`].
+    Sort { experts: RowsArg, order: ExpertOrder },
+    ExpertProducts { x: Input, weight: usize, order: ExpertOrder, out: RowsArg },
+    ExpertSum { y: RowsArg, weights: RowsArg, out: RowsArg },
+    ShortConv(super::state::ConvStep),
+    KvWrite(super::state::KvWriteStep),
+    Attention(super::state::AttentionStep),
+}
+
+/// Rows of a product with chosen experts, grouped by expert: `first` has one entry per expert and one more, `input` and
+/// `output` the activation and result rows of each pair in that order. All are words of the arena.
+#[derive(Clone, Copy)]
+pub(super) struct ExpertOrder {
+    pub(super) at: usize,
+    pub(super) experts: usize,
+    /// Pairs of the whole bucket.
+    pub(super) pairs: usize,
+    /// Pairs that share an activation row: k when every row has one, 1 when every pair has its own.
+    pub(super) shared: usize,
+}
+
+impl ExpertOrder {
+    pub(super) fn words(&self) -> usize {
+        self.experts + 1 + 2 * self.pairs
+    }
+
+    fn first<'a>(&self, ctx: &'a Ctx) -> &'a [u32] {
+        // SAFETY: written by an earlier step into words reserved at compile time.
+        unsafe { std::slice::from_raw_parts(ctx.arena.wrapping_add(self.at), self.experts + 1) }
+    }
+
+    fn rows<'a>(&self, ctx: &'a Ctx, range: Range<usize>) -> (&'a [u32], &'a [u32]) {
+        let base = ctx.arena.wrapping_add(self.at + self.experts + 1);
+        // SAFETY: as for `first`; the range lies below `pairs`.
+        unsafe {
+            let input = std::slice::from_raw_parts(base.add(range.start), range.len());
+            (input, std::slice::from_raw_parts(base.add(self.pairs + range.start), range.len()))
+        }
+    }
+
+    fn sort(&self, ctx: &Ctx, chosen: &[u32]) {
+        // SAFETY: one worker writes; the words were reserved at compile time.
+        let words = unsafe { std::slice::from_raw_parts_mut(ctx.arena.wrapping_add(self.at), self.words()) };
+        let (first, rest) = words.split_at_mut(self.experts + 1);
+        let (input, output) = rest.split_at_mut(self.pairs);
+        first.fill(0);
+        for &e in chosen {
+            first[e as usize + 1] += 1;
+        }
+        for e in 0..self.experts {
+            first[e + 1] += first[e];
+        }
+        let mut next = first[..self.experts].to_vec();
+        for (pair, &e) in chosen.iter().enumerate() {
+            let at = next[e as usize] as usize;
+            next[e as usize] += 1;
+            input[at] = (pair / self.shared) as u32;
+            output[at] = pair as u32;
+        }
+    }
+}
+
+/// Lane groups of one claim: a share of the whole that balances workers, at least so many bytes that claiming is cheap.
+fn claim_groups(total: usize, group_bytes: usize, worker: &Worker<'_>) -> usize {
+    const CLAIM_BYTES: usize = 64 << 10;
+    let fair = total.div_ceil(worker.count() * 4);
+    fair.min(CLAIM_BYTES.div_ceil(group_bytes.max(1))).max(1)
+}
+
+/// Runs `part` over the real rows, divided over the workers.
+fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
+    let range = worker.share(n, 1);
+    if !range.is_empty() {
+        part(range);
+    }
+}
+
+/// Columns of one worker when there are fewer rows than workers, in whole cache lines.
+fn over_elements(n: usize, width: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>, Range<usize>)) {
+    const SMALL: usize = 2048;
+    if n >= worker.count() || n * width <= SMALL {
+        over_rows(n, worker, |rows| part(rows, 0..width));
+    } else {
+        let columns = worker.share(width, 64);
+        if !columns.is_empty() {
+            part(0..n, columns);
+        }
+    }
+}
+
+fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a> {
+    match src {
+        Src::Rows(r) => Src::Rows(r.part(rows.clone()).columns(cols.clone())),
+        Src::Row(r) => Src::Row(&r[cols.clone()]),
+        Src::Out => Src::Out,
+    }
+}
+
+impl Step {
+    /// This worker's part.
+    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
+        match self {
+            Step::Quantise { x, at } => quantise(ctx, worker, x, *at),
+            Step::Products { x, products } => multiply(ctx, worker, x, products),
+            Step::Gather { table, ids, out } => gather(ctx, worker, table, ids, out),
+            Step::Unary { op, x, out } => {
+                let (x, out) = (ctx.src(x), ctx.rows_mut(out));
+                over_elements(out.rows(), out.dim(), worker, |rows, cols| {
+                    // SAFETY: this part is this worker's own.
+                    let part = unsafe { out.alias() }.part(rows.clone()).columns(cols.clone());
+                    vector::unary(ctx.isa, *op, columns(x, &rows, &cols), part);
+                });
+            }
+            Step::Binary { op, a, b, out } => binary(ctx, worker, *op, ctx.src(a), ctx.src(b), out),
+            Step::BinaryRow { op, a, row, out } => {
+                binary(ctx, worker, *op, ctx.src(a), Src::Row(ctx.weights[*row].elements()), out);
+            }
+            Step::RmsNorm { x, weight, eps, out } => {
+                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
+                let weight = ctx.weights[*weight].elements();
+                over_rows(out.rows(), worker, |rows| {
+                    // SAFETY: this part is this worker's own.
+                    let part = unsafe { out.alias() }.part(rows.clone());
+                    vector::rms_norm(ctx.isa, x.part(rows).into(), Some(weight), out.dim(), *eps, part);
+                });
+            }
+            Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
+                let (a, b, sum, out) = (ctx.src(a), ctx.src(b), ctx.rows_mut(sum), ctx.rows_mut(out));
+                let weight = ctx.weights[*weight].elements();
+                let all = 0..out.dim();
+                over_rows(out.rows(), worker, |rows| {
+                    // SAFETY: these parts are this worker's own.
+                    let parts = unsafe { [sum.alias(), out.alias()].map(|r| r.part(rows.clone())) };
+                    let [sum, out] = parts;
+                    let (a, b) = (columns(a, &rows, &all), columns(b, &rows, &all));
+                    vector::add_rms_norm(ctx.isa, a, b, Some(weight), *eps, sum, out);
+                });
+            }
+            Step::Rope { x, head_dim, pos, inv_freq, magnitude, out } => {
+                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
+                let (pos, inv_freq) = (ctx.words(pos), ctx.weights[*inv_freq].elements());
+                over_rows(out.rows(), worker, |rows| {
+                    let half = inv_freq.len();
+                    let mut tables = vec![0.0; 2 * rows.len() * half];
+                    let (cos, sin) = tables.split_at_mut(rows.len() * half);
+                    vector::rope_angles(&pos[rows.clone()], inv_freq, *magnitude, cos, sin);
+                    let (cos, sin) = (Rows::new(cos, half), Rows::new(sin, half));
+                    // SAFETY: this part is this worker's own.
+                    let part = unsafe { out.alias() }.part(rows.clone());
+                    vector::rope(ctx.isa, x.part(rows).into(), *head_dim, cos, sin, part);
+                });
+            }
+            Step::Route { logits, renormalise, weights, experts } => {
+                route(ctx, worker, logits, *renormalise, weights, experts);
+            }
+            Step::Sort { experts, order } => {
+                if worker.index() == 0 {
+                    order.sort(ctx, ctx.words(experts));
+                }
+            }
+            Step::ExpertProducts { x, weight, order, out } => multiply_experts(ctx, worker, x, *weight, order, out),
+            Step::ExpertSum { y, weights, out } => expert_sum(ctx, worker, y, weights, out),
+            Step::ShortConv(step) => step.run(ctx, worker),
+            Step::KvWrite(step) => step.run(ctx, worker),
+            Step::Attention(step) => step.run(ctx, worker),
+        }
+    }
+}
+
+fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize) {
+    let per_row = x.width / BLOCK;
+    let rows = ctx.rows(x);
+    over_elements(rows.rows(), x.width, worker, |part, cols| {
+        for row in part {
+            let first = row * per_row + cols.start / BLOCK;
+            let count = cols.len() / BLOCK;
+            // SAFETY: room for every block of the bucket was reserved at `at`; these blocks are this worker's own.
+            let out = unsafe {
+                std::slice::from_raw_parts_mut(ctx.arena.wrapping_add(at).cast::<ActBlock>().add(first), count)
+            };
+            quantise_row(ctx.isa, &rows.row(row)[cols.clone()], out);
+        }
+    });
+}
+
+fn multiply(ctx: &Ctx, worker: &Worker<'_>, x: &Input, products: &[Product]) {
+    let n = ctx.count(x.rows());
+    if n == 0 {
+        return;
+    }
+    let activations = x.activations(ctx);
+    let matrix = |p: &Product| -> &PackedMatrix { ctx.weights[p.weight].matrix() };
+    let total: usize = products.iter().map(|p| matrix(p).groups()).sum();
+    let group_bytes = products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1);
+    while let Some(claimed) = worker.claim(0, total, claim_groups(total, group_bytes, worker)) {
+        let mut first = 0;
+        for p in products {
+            let w = matrix(p);
+            let start = claimed.start.max(first) - first;
+            let end = claimed.end.min(first + w.groups()).saturating_sub(first);
+            if start < end {
+                let bias = p.bias.map(|b| ctx.weights[b].elements());
+                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride, column: 0 };
+                // SAFETY: the claimed groups of this matrix are this worker's own.
+                unsafe { matmul_groups(w, start..end, activations, RowMap::first(n), bias, out) };
+            }
+            first += w.groups();
+        }
+    }
+}
+
+fn multiply_experts(ctx: &Ctx, worker: &Worker<'_>, x: &Input, weight: usize, order: &ExpertOrder, out: &RowsArg) {
+    let activations = x.activations(ctx);
+    let matrices = ctx.weights[weight].matrices();
+    let first = order.first(ctx);
+    let groups = matrices[0].groups();
+    let used: Vec<usize> = (0..order.experts).filter(|&e| first[e] < first[e + 1]).collect();
+    let total = used.len() * groups;
+    while let Some(claimed) = worker.claim(0, total, claim_groups(total, matrices[0].group_bytes(), worker)) {
+        let mut at = claimed.start;
+        while at < claimed.end {
+            let expert = used[at / groups];
+            let start = at % groups;
+            let end = (start + claimed.end - at).min(groups);
+            let (input, output) = order.rows(ctx, first[expert] as usize..first[expert + 1] as usize);
+            let rows = RowMap { count: input.len(), input: Some(input), output: Some(output) };
+            let target = Output { data: ctx.span_mut(out), stride: out.stride, column: 0 };
+            // SAFETY: the claimed groups of this expert are this worker's own, and every pair has one expert.
+            unsafe { matmul_groups(&matrices[expert], start..end, activations, rows, None, target) };
+            at += end - start;
+        }
+    }
+}
+
+fn expert_sum(ctx: &Ctx, worker: &Worker<'_>, y: &RowsArg, weights: &RowsArg, out: &RowsArg) {
+    let (y, weights, out) = (ctx.rows(y), ctx.rows(weights), ctx.rows_mut(out));
+    over_rows(out.rows(), worker, |rows| {
+        for row in rows {
+            // SAFETY: this row is this worker's own.
+            let mut part = unsafe { out.alias() }.part(row..row + 1);
+            let sum = part.row(0);
+            let slots = weights.row(row);
+            sum.fill(0.0);
+            for (slot, &weight) in slots.iter().enumerate() {
+                for (s, &v) in sum.iter_mut().zip(y.row(row * slots.len() + slot)) {
+                    *s += weight * v;
+                }
+            }
+        }
+    });
+}
+
+fn binary(ctx: &Ctx, worker: &Worker<'_>, op: vector::Binary, a: Src<'_>, b: Src<'_>, out: &RowsArg) {
+    let out = ctx.rows_mut(out);
+    over_elements(out.rows(), out.dim(), worker, |rows, cols| {
+        // SAFETY: this part is this worker's own.
+        let part = unsafe { out.alias() }.part(rows.clone()).columns(cols.clone());
+        vector::binary(ctx.isa, op, columns(a, &rows, &cols), columns(b, &rows, &cols), part);
+    });
+}
+
+fn gather(ctx: &Ctx, worker: &Worker<'_>, table: &Table, ids: &RowsArg, out: &RowsArg) {
+    let (ids, out) = (ctx.words(ids), ctx.rows_mut(out));
+    over_rows(out.rows(), worker, |rows| {
+        for row in rows {
+            // SAFETY: this row is this worker's own.
+            let mut part = unsafe { out.alias() }.part(row..row + 1);
+            let id = ids[row] as usize;
+            let to = part.row(0);
+            match table {
+                Table::Weight(w) => {
+                    let w = ctx.weights[*w].matrix();
+                    if id < w.n() { gather_row(w, id, to) } else { to.fill(0.0) }
+                }
+                Table::Rows(from) => {
+                    let from = ctx.rows(from);
+                    if id < from.rows() { to.copy_from_slice(from.row(id)) } else { to.fill(0.0) }
+                }
+            }
+        }
+    });
+}
+
+fn route(
+    ctx: &Ctx,
+    worker: &Worker<'_>,
+    logits: &RowsArg,
+    renormalise: bool,
+    weights: &RowsArg,
+    experts: &RowsArg,
+) {
+    let (logits, out) = (ctx.rows(logits), ctx.rows_mut(weights));
+    over_rows(out.rows(), worker, |rows| {
+        let mut probabilities = vec![0.0; logits.dim()];
+        let mut scratch = vec![];
+        for row in rows {
+            let p = RowsMut::new(&mut probabilities, logits.dim());
+            vector::softmax(ctx.isa, logits.part(row..row + 1).into(), p);
+            // SAFETY: this row of both results is this worker's own; `experts` is contiguous.
+            let (mut part, ids) = unsafe {
+                let at = ctx.start(experts).wrapping_add(row * experts.width);
+                (out.alias().part(row..row + 1), std::slice::from_raw_parts_mut(at, experts.width))
+            };
+            let chosen = part.row(0);
+            if let Err(e) = vector::top_k(&probabilities, &mut scratch, chosen, ids) {
+                ids.fill(0);
+                ctx.fail(DeviceError::Numeric { op: "route".into(), problem: format!("row {row}: {e}") });
+            }
+            if renormalise {
+                let sum: f32 = chosen.iter().sum();
+                chosen.iter_mut().for_each(|w| *w /= sum);
+            }
+        }
+    });
+}

@@ -1,0 +1,136 @@
+//! Sixteen virtual lanes on vectors of any width, so that reductions are written once.
+
+use crate::isa::{Isa, VIRTUAL_LANES};
+
+/// Sixteen f32: two vectors of eight, or one of sixteen (then the second is unused).
+pub(crate) struct V<S: Isa>([S::F; 2]);
+
+impl<S: Isa> Clone for V<S> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S: Isa> Copy for V<S> {}
+
+/// Defines an operation on each lane.
+macro_rules! lanewise {
+    ($name:ident($($arg:ident),*)) => {
+        #[inline(always)]
+        pub(crate) fn $name(self, s: S, $($arg: Self),*) -> Self {
+            let low = s.$name(self.0[0], $($arg.0[0]),*);
+            if S::LANES == VIRTUAL_LANES { V([low; 2]) } else { V([low, s.$name(self.0[1], $($arg.0[1]),*)]) }
+        }
+    };
+}
+
+impl<S: Isa> V<S> {
+    lanewise!(add(b));
+    lanewise!(sub(b));
+    lanewise!(mul(b));
+    lanewise!(max(b));
+    lanewise!(fma(b, c));
+    lanewise!(select_lt(b, x, y));
+
+    #[inline(always)]
+    pub(crate) fn splat(s: S, x: f32) -> Self {
+        V([s.splat(x); 2])
+    }
+
+    /// # Safety
+    /// `p` must be readable for 16 f32.
+    #[inline(always)]
+    pub(crate) unsafe fn load(s: S, p: *const f32) -> Self {
+        // SAFETY: the caller's contract; the second vector starts within the sixteen.
+        unsafe {
+            let low = s.load(p);
+            if S::LANES == VIRTUAL_LANES { V([low; 2]) } else { V([low, s.load(p.add(S::LANES))]) }
+        }
+    }
+
+    /// # Safety
+    /// `p` must be readable for 16 u16.
+    #[inline(always)]
+    pub(crate) unsafe fn load_f16(s: S, p: *const u16) -> Self {
+        // SAFETY: the caller's contract; the second vector starts within the sixteen.
+        unsafe {
+            let low = s.load_f16(p);
+            if S::LANES == VIRTUAL_LANES { V([low; 2]) } else { V([low, s.load_f16(p.add(S::LANES))]) }
+        }
+    }
+
+    /// The first `n` lanes, zero in the others.
+    ///
+    /// # Safety
+    /// `p` must be readable for `n` f32, and `n` at most 16.
+    #[inline(always)]
+    pub(crate) unsafe fn load_partial(s: S, p: *const f32, n: usize) -> Self {
+        let mut lanes = [0f32; VIRTUAL_LANES];
+        // SAFETY: the caller vouches for `n` f32 at `p`; `lanes` holds 16.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            Self::load(s, lanes.as_ptr())
+        }
+    }
+
+    /// # Safety
+    /// `p` must be writable for 16 f32.
+    #[inline(always)]
+    pub(crate) unsafe fn store(self, s: S, p: *mut f32) {
+        // SAFETY: the caller's contract; the second vector starts within the sixteen.
+        unsafe {
+            s.store(p, self.0[0]);
+            if S::LANES < VIRTUAL_LANES {
+                s.store(p.add(S::LANES), self.0[1]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn exp(self, s: S) -> Self {
+        let low = super::math::exp(s, self.0[0]);
+        if S::LANES == VIRTUAL_LANES { V([low; 2]) } else { V([low, super::math::exp(s, self.0[1])]) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn tanh(self, s: S) -> Self {
+        let low = super::math::tanh(s, self.0[0]);
+        if S::LANES == VIRTUAL_LANES { V([low; 2]) } else { V([low, super::math::tanh(s, self.0[1])]) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn to_array(self, s: S) -> [f32; VIRTUAL_LANES] {
+        let mut lanes = [0f32; VIRTUAL_LANES];
+        // SAFETY: `lanes` holds 16.
+        unsafe { self.store(s, lanes.as_mut_ptr()) };
+        lanes
+    }
+
+    /// The sum of the lanes, folding the upper half onto the lower until one is left.
+    #[inline(always)]
+    pub(crate) fn sum(self, s: S) -> f32 {
+        let mut a = self.to_array(s);
+        let mut half = VIRTUAL_LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                a[i] += a[i + half];
+            }
+            half /= 2;
+        }
+        a[0]
+    }
+
+    /// The largest lane. A NaN may be passed over.
+    #[inline(always)]
+    pub(crate) fn largest(self, s: S) -> f32 {
+        let mut a = self.to_array(s);
+        let mut half = VIRTUAL_LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                a[i] = if a[i] > a[i + half] { a[i] } else { a[i + half] };
+            }
+            half /= 2;
+        }
+        a[0]
+    }
+}

@@ -1,0 +1,279 @@
+//! What every decoder-only family reads from a checkpoint.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use formats::Checkpoint;
+use tensor::ops::Activation;
+use tensor::{DType, blocks};
+
+use crate::blocks::{Attention, GatedMlp};
+use crate::error::ModelError;
+use crate::keys::{Key, Keys, number};
+use crate::rope::Rope;
+use crate::weights::Names;
+
+/// A checkpoint being opened: its hyper-parameters, and which tensors were used while reading them.
+pub(crate) struct Config<'a> {
+    pub(crate) keys: Keys<'a>,
+    pub(crate) checkpoint: &'a Checkpoint,
+    pub(crate) used: RefCell<Vec<String>>,
+}
+
+/// The shared axes of a decoder.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoder {
+    pub(crate) vocab: usize,
+    pub(crate) hidden: usize,
+    pub(crate) layers: usize,
+    /// Positions the model was trained for.
+    pub(crate) context: usize,
+    pub(crate) eps: f32,
+    /// Multiplier of the embedded tokens.
+    pub(crate) embed_scale: f32,
+    /// The head is the embedding table.
+    pub(crate) tied: bool,
+    /// Stem of the final norm's name.
+    pub(crate) final_norm: &'static str,
+    /// Names that differ from the common ones.
+    pub(crate) names: Names,
+    /// q and k are stored for interleaved rotary pairs.
+    pub(crate) interleaved: bool,
+    /// Norm weights are stored less 1.
+    pub(crate) plus_one: bool,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Vec<u32>,
+}
+
+/// What a family's configuration class of transformers fills in for absent keys.
+pub(crate) struct Defaults {
+    pub(crate) context: usize,
+    pub(crate) eps_key: &'static str,
+    pub(crate) eps: f64,
+    pub(crate) tied: bool,
+    pub(crate) kv_heads: Option<usize>,
+    pub(crate) head_dim: Option<usize>,
+    pub(crate) theta: f64,
+}
+
+impl Config<'_> {
+    /// True when the checkpoint has a tensor of this name.
+    pub(crate) fn has(&self, tensor: &str) -> bool {
+        self.checkpoint.tensor_names().any(|n| n == tensor)
+    }
+
+    /// The shared axes.
+    pub(crate) fn decoder(&self, defaults: &Defaults) -> Result<Decoder, ModelError> {
+        let keys = &self.keys;
+        let hidden = keys.need(("hidden_size", "embedding_length"))?;
+        let layers = self.layers()?;
+        let context = keys.count(("max_position_embeddings", "context_length"))?;
+        let context = match context {
+            None if keys.is_gguf() => keys.need(("", "context_length"))?,
+            given => given.unwrap_or(defaults.context),
+        };
+        let eps_key: Key = (defaults.eps_key, "attention.layer_norm_rms_epsilon");
+        let eps = match keys.positive(eps_key)? {
+            None if keys.is_gguf() => return Err(keys.bad(eps_key, "absent", "a number above 0")),
+            given => given.unwrap_or(defaults.eps) as f32,
+        };
+        let vocab = match keys.count(("vocab_size", "vocab_size"))? {
+            // Files of some families name it only through the embedding table.
+            None if keys.is_gguf() => self.checkpoint.tensor("token_embd.weight").ok().map_or(0, |t| t.shape[0]),
+            None => keys.need(("vocab_size", ""))?,
+            Some(vocab) => vocab,
+        };
+        let tied = if keys.is_gguf() {
+            !self.has("output.weight")
+        } else {
+            let tied = keys.flag(("tie_word_embeddings", ""))?.unwrap_or(defaults.tied);
+            tied && !self.own_head()
+        };
+        keys.only(("", "attention.causal"), true)?;
+        let ids = |name| keys.value((name, "")).map(|v| ids(keys, (name, ""), &v)).transpose();
+        Ok(Decoder {
+            vocab,
+            hidden,
+            layers,
+            context,
+            eps,
+            embed_scale: 1.0,
+            tied,
+            final_norm: "output_norm",
+            names: &[],
+            interleaved: false,
+            plus_one: false,
+            bos: ids("bos_token_id")?.and_then(|v| v.first().copied()),
+            eos: ids("eos_token_id")?.unwrap_or_default(),
+        })
+    }
+
+    /// The number of layers, at most the number of tensors there are: each has some.
+    fn layers(&self) -> Result<usize, ModelError> {
+        let key = ("num_hidden_layers", "block_count");
+        let layers = self.keys.need(key)?;
+        let tensors = self.checkpoint.tensors().count();
+        if layers > tensors {
+            let expected = format!("at most the number of tensors in the checkpoint, {tensors}");
+            return Err(self.keys.bad(key, layers, &expected));
+        }
+        Ok(layers)
+    }
+
+    /// A checkpoint that stores a head of other values than the embedding table uses it, whatever the configuration
+    /// says of tying; transformers 5 does so too. An equal copy is the same model.
+    fn own_head(&self) -> bool {
+        let (Ok(head), Ok(table)) =
+            (self.checkpoint.tensor("lm_head.weight"), self.checkpoint.tensor("model.embed_tokens.weight"))
+        else {
+            return false;
+        };
+        let same = head.bytes == table.bytes && head.dtype == table.dtype;
+        if same {
+            self.used.borrow_mut().push("lm_head.weight".to_owned());
+        }
+        !same
+    }
+
+    /// Full attention in every layer; the family changes what differs.
+    pub(crate) fn attention(&self, decoder: &Decoder, defaults: &Defaults) -> Result<Attention, ModelError> {
+        let rope = |dims| Rope::read(&self.keys, dims, defaults.theta, decoder.context);
+        self.attention_of(decoder, defaults, self.heads(defaults)?, rope)
+    }
+
+    /// Query and KV heads, the same in every layer.
+    pub(crate) fn heads(&self, defaults: &Defaults) -> Result<[usize; 2], ModelError> {
+        let keys = &self.keys;
+        let heads = keys.need(("num_attention_heads", "attention.head_count"))?;
+        let kv_default = if keys.is_gguf() { None } else { defaults.kv_heads };
+        let kv_heads = keys.count(("num_key_value_heads", "attention.head_count_kv"))?;
+        Ok([heads, kv_heads.unwrap_or(kv_default.unwrap_or(heads))])
+    }
+
+    /// As [`Config::attention`], with the query and KV heads and the reader of the rotary table given.
+    pub(crate) fn attention_of(
+        &self,
+        decoder: &Decoder,
+        defaults: &Defaults,
+        [heads, kv_heads]: [usize; 2],
+        rope: impl FnOnce(usize) -> Result<Rope, ModelError>,
+    ) -> Result<Attention, ModelError> {
+        let keys = &self.keys;
+        let kv_key = ("num_key_value_heads", "attention.head_count_kv");
+        if heads % kv_heads != 0 {
+            return Err(keys.bad(kv_key, kv_heads, &format!("a divisor of the {heads} query heads")));
+        }
+        let default = if keys.is_gguf() { None } else { defaults.head_dim };
+        let default = default.unwrap_or(decoder.hidden / heads);
+        let dim_key = ("head_dim", "attention.key_length");
+        let k_dim = keys.count(dim_key)?.unwrap_or(default);
+        if k_dim == 0 {
+            return Err(keys.bad(dim_key, k_dim, "at least 1"));
+        }
+        // llama.cpp, too, takes the other one's default, not the value of the key.
+        let v_dim = keys.count(("", "attention.value_length"))?.unwrap_or(if keys.is_gguf() { default } else { k_dim });
+        let rotary = ("", "rope.dimension_count");
+        if keys.count(rotary)?.is_some_and(|n| n != k_dim) {
+            let value = keys.count(rotary)?.unwrap_or_default();
+            return Err(keys.unsupported(rotary, value, &format!("the whole head of {k_dim} is")));
+        }
+        let mut rope = rope(k_dim)?;
+        self.divide_by_stored_factors(&mut rope)?;
+        Ok(Attention {
+            heads,
+            kv_heads,
+            k_dim,
+            v_dim,
+            scale: (k_dim as f64).powf(-0.5) as f32,
+            window: None,
+            softcap: None,
+            qk_norm: false,
+            qkv_bias: false,
+            out_bias: false,
+            rope: Arc::new(rope),
+        })
+    }
+
+    /// Biases: what `attention_bias` says, or what a GGUF file has.
+    pub(crate) fn attention_biases(&self, attention: &mut Attention) -> Result<(), ModelError> {
+        let flag = self.keys.flag(("attention_bias", ""))?.unwrap_or(false);
+        let gguf = self.keys.is_gguf();
+        attention.qkv_bias = if gguf { self.has("blk.0.attn_q.bias") } else { flag };
+        attention.out_bias = if gguf { self.has("blk.0.attn_output.bias") } else { flag };
+        Ok(())
+    }
+
+    /// A GGUF file carries the scaling of Llama 3.1 as a table of divisors.
+    fn divide_by_stored_factors(&self, rope: &mut Rope) -> Result<(), ModelError> {
+        let name = "rope_freqs.weight";
+        if !self.keys.is_gguf() || !self.has(name) {
+            return Ok(());
+        }
+        let wrong = |found: String| ModelError::BadValue {
+            key: name.to_owned(),
+            found,
+            expected: format!("{} positive F32 numbers", rope.inv_freq.len()),
+        };
+        let view = self.checkpoint.tensor(name).map_err(|e| wrong(e.to_string()))?;
+        if view.dtype != DType::F32 || view.shape != [rope.inv_freq.len()] {
+            return Err(wrong(format!("{} {:?}", view.dtype, view.shape)));
+        }
+        let mut factors = vec![0.0; view.shape[0]];
+        blocks::decode(view.dtype, view.bytes, &mut factors).map_err(|e| wrong(e.to_string()))?;
+        if factors.iter().any(|f| !f.is_finite() || *f <= 0.0) {
+            return Err(wrong(format!("{factors:?}")));
+        }
+        rope.divide(&factors);
+        self.used.borrow_mut().push(name.to_owned());
+        Ok(())
+    }
+
+    /// The feed-forward block of every layer, without biases.
+    pub(crate) fn gated_mlp(&self, activation_key: &'static str, default: Activation) -> Result<GatedMlp, ModelError> {
+        let width = self.keys.need(("intermediate_size", "feed_forward_length"))?;
+        let activation = self.activation(activation_key, default)?;
+        Ok(GatedMlp { width, activation, in_bias: false, out_bias: false })
+    }
+
+    /// The activation of a configuration; a GGUF file has none and means the family's.
+    pub(crate) fn activation(&self, name: &'static str, default: Activation) -> Result<Activation, ModelError> {
+        Ok(match self.keys.text((name, ""))?.as_deref() {
+            None => default,
+            Some("silu" | "swish") => Activation::Silu,
+            Some("gelu") => Activation::GeluErf,
+            Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
+            Some(other) => {
+                let known = "silu, swish, gelu, gelu_new and gelu_pytorch_tanh are";
+                return Err(self.keys.unsupported((name, ""), other, known));
+            }
+        })
+    }
+
+    /// For each layer, whether its attention slides, from `layer_types`; `None` when there is no such key.
+    pub(crate) fn sliding_layers(&self, layers: usize) -> Result<Option<Vec<bool>>, ModelError> {
+        let key = ("layer_types", "");
+        let Some(types) = self.keys.texts(key)? else { return Ok(None) };
+        if types.len() != layers {
+            return Err(self.keys.bad(key, format!("{} long", types.len()), &format!("{layers} long")));
+        }
+        let slides = types.iter().map(|t| match t.as_str() {
+            "full_attention" => Ok(false),
+            "sliding_attention" => Ok(true),
+            other => {
+                Err(self.keys.unsupported(key, other, "full_attention and sliding_attention are"))
+            }
+        });
+        slides.collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// One id or a list of them.
+fn ids(keys: &Keys, key: Key, value: &serde_json::Value) -> Result<Vec<u32>, ModelError> {
+    let one = |v: &serde_json::Value| {
+        number(v).map(|n| n as u32).ok_or_else(|| keys.bad(key, v, "a token id or a list of them"))
+    };
+    match value.as_array() {
+        Some(list) => list.iter().map(one).collect(),
+        None => Ok(vec![one(value)?]),
+    }
+}

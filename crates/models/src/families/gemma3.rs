@@ -1,0 +1,137 @@
+//! Gemma 3, text: sandwich norms, q and k norms, sliding layers with a rotary base of their own.
+
+use std::sync::Arc;
+
+use graph::Tensor;
+use serde_json::{Map, Value};
+use tensor::ops::Activation;
+
+use crate::blocks::{Attention, GatedMlp};
+use crate::decoder::{Config, Decoder, Defaults};
+use crate::error::ModelError;
+use crate::keys::Keys;
+use crate::registry::Family;
+use crate::rope::Rope;
+use crate::step::Step;
+use crate::weights::Names;
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    eps_key: "rms_norm_eps",
+    eps: 1e-6,
+    tied: true,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    theta: 1_000_000.0,
+};
+
+/// Rotary base of the sliding layers.
+const LOCAL_THETA: f64 = 10_000.0;
+
+const NAMES: Names = &[
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
+
+struct Gemma3 {
+    /// Per layer.
+    attention: Vec<Attention>,
+    mlp: GatedMlp,
+}
+
+/// `Gemma3TextConfig`.
+pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelError> {
+    let keys = &config.keys;
+    let mut decoder = config.decoder(&DEFAULTS)?;
+    decoder.names = NAMES;
+    decoder.embed_scale = (decoder.hidden as f64).sqrt() as f32;
+    // transformers computes with 1 + w; a GGUF file holds the sum.
+    decoder.plus_one = !keys.is_gguf();
+    let rope = |dims| global_rope(keys, dims, decoder.context);
+    let mut full = config.attention_of(&decoder, &DEFAULTS, config.heads(&DEFAULTS)?, rope)?;
+    full.qk_norm = true;
+    full.scale = score_scale(keys, &decoder, &full)?;
+    config.attention_biases(&mut full)?;
+    keys.never(("attn_logit_softcapping", "attn_logit_softcapping"))?;
+    keys.never(("final_logit_softcapping", "final_logit_softcapping"))?;
+    keys.only(("use_bidirectional_attention", ""), false)?;
+    let window = keys.nullable(("sliding_window", "attention.sliding_window"))?.unwrap_or(Some(4096));
+    let rope = Arc::new(local_rope(keys, full.k_dim, decoder.context)?);
+    let local = Attention { window, rope, ..full.clone() };
+    let slides = sliding(config, decoder.layers)?;
+    let layer = |slides: bool| if slides { local.clone() } else { full.clone() };
+    let attention = slides.into_iter().map(layer).collect();
+    let mlp = config.gated_mlp("hidden_activation", Activation::GeluTanh)?;
+    Ok((decoder, Box::new(Gemma3 { attention, mlp })))
+}
+
+/// The rotary table of the full layers, with the scaling if there is one.
+fn global_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelError> {
+    if keys.is_gguf() {
+        return Rope::read(keys, dims, DEFAULTS.theta, context);
+    }
+    let theta = keys.positive(("rope_theta", ""))?.unwrap_or(DEFAULTS.theta);
+    let mut own = rope_parameters(keys, "full_attention")?;
+    own.extend(keys.object(("rope_scaling", ""))?.unwrap_or_default());
+    let own = Keys::within(&own, "rope_parameters.full_attention");
+    Rope::read_object(own, "rope.inv_freq", dims, theta, context, None)
+}
+
+/// The rotary table of the sliding layers, which no `rope_scaling` touches.
+fn local_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelError> {
+    let port = "rope_swa.inv_freq";
+    let theta = keys.positive(("rope_local_base_freq", "rope.freq_base_swa"))?.unwrap_or(LOCAL_THETA);
+    let own = rope_parameters(keys, "sliding_attention")?;
+    Rope::read_object(Keys::within(&own, "rope_parameters.sliding_attention"), port, dims, theta, context, None)
+}
+
+/// One of the two objects in `rope_parameters`; empty when it is not there.
+fn rope_parameters(keys: &Keys, kind: &'static str) -> Result<Map<String, Value>, ModelError> {
+    let Some(all) = keys.object(("rope_parameters", ""))? else { return Ok(Map::new()) };
+    let within = Keys::within(&all, "rope_parameters");
+    within.ignore(&["full_attention", "sliding_attention"]);
+    let own = within.object((kind, ""))?;
+    within.finish("gemma3")?;
+    Ok(own.unwrap_or_default())
+}
+
+/// `query_pre_attn_scalar ^ -1/2`. GGUF files leave it out: it is the head's width but in the 27B model, the one of 62
+/// layers, where it is hidden / heads (as llama.cpp infers it too).
+fn score_scale(keys: &Keys, decoder: &Decoder, attention: &Attention) -> Result<f32, ModelError> {
+    if let Some(scale) = keys.positive(("", "attention.scale"))? {
+        return Ok(scale as f32);
+    }
+    let inferred = match decoder.layers {
+        62 => decoder.hidden / attention.heads,
+        _ => attention.k_dim,
+    };
+    let given = keys.positive(("query_pre_attn_scalar", ""))?;
+    let scalar = given.unwrap_or(if keys.is_gguf() { inferred as f64 } else { 256.0 });
+    Ok(scalar.powf(-0.5) as f32)
+}
+
+/// Which layers slide: `layer_types`, or all but every sixth (or as the pattern says).
+fn sliding(config: &Config, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let named = config.sliding_layers(layers)?;
+    let key = ("sliding_window_pattern", "attention.sliding_window_pattern");
+    config.keys.ignore(&["_sliding_window_pattern"]);
+    let every = match config.keys.value(key) {
+        // A GGUF file may list the layers.
+        Some(Value::Array(list)) => {
+            let list: Option<Vec<bool>> = list.iter().map(Value::as_bool).collect();
+            let fits = list.filter(|l| l.len() == layers);
+            return fits.ok_or_else(|| config.keys.bad(key, "another list", "true or false for each layer"));
+        }
+        _ => config.keys.count(key)?.unwrap_or(6),
+    };
+    Ok(named.unwrap_or_else(|| (1..=layers).map(|n| n % every != 0).collect()))
+}
+
+impl Family for Gemma3 {
+    fn layer(&self, s: &Step, layer: usize, x: Tensor) -> Tensor {
+        let norm = |name: &str, x| s.norm(&format!("blk.{layer}.{name}"), s.decoder.hidden, x);
+        let attention = |h| norm("post_attention_norm", s.attention(layer, &self.attention[layer], h));
+        s.pre_norm(layer, x, attention, |h| norm("post_ffw_norm", s.gated_mlp(layer, &self.mlp, h)))
+    }
+}

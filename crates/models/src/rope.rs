@@ -1,0 +1,254 @@
+//! Rotary frequencies and their scalings, as transformers computes them (`modeling_rope_utils.py`), in f32.
+
+use crate::error::ModelError;
+use crate::keys::{Key, Keys};
+
+/// One table of rotary frequencies.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Rope {
+    /// Port that carries the table.
+    pub(crate) port: &'static str,
+    /// Radians per position of each rotated pair.
+    pub(crate) inv_freq: Vec<f32>,
+    /// Factor on cos and sin.
+    pub(crate) magnitude: f32,
+    /// From this position on the scaling asks for other frequencies, which depend on the length of the sequence.
+    pub(crate) limit: Option<usize>,
+}
+
+/// How the frequencies of plain RoPE are changed for contexts longer than trained.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Scaling {
+    /// Unchanged.
+    None,
+    /// All divided (Chen et al., 2023).
+    Linear { factor: f64 },
+    /// Low frequencies divided, with a smooth transition (Llama 3.1).
+    Llama3 { factor: f64, low: f64, high: f64, original: f64 },
+    /// Divided by a ramp over the dimensions, cos and sin scaled (Peng et al., 2023).
+    Yarn { factor: f64, original: f64, beta_fast: f64, beta_slow: f64, truncate: bool, magnitude: f64 },
+    /// Divided one by one (Ding et al., 2024).
+    Each { factors: Vec<f64>, magnitude: f64 },
+}
+
+const TYPE: Key = ("rope_type", "rope.scaling.type");
+const FACTOR: Key = ("factor", "rope.scaling.factor");
+const ORIGINAL: Key = ("original_max_position_embeddings", "rope.scaling.original_context_length");
+const IMPLEMENTED: &str = "default, linear, dynamic, yarn, longrope and llama3 are";
+
+impl Rope {
+    /// The table of a model with one, for heads of `dims` and a trained context of `context`.
+    pub(crate) fn read(keys: &Keys, dims: usize, theta: f64, context: usize) -> Result<Rope, ModelError> {
+        let port = "rope.inv_freq";
+        let base = keys.positive(("rope_theta", "rope.freq_base"))?;
+        if keys.is_gguf() {
+            return Rope::read_gguf(keys, port, dims, base.unwrap_or(theta), context);
+        }
+        let original = keys.count(("original_max_position_embeddings", ""))?;
+        let mut found = None;
+        for name in ["rope_scaling", "rope_parameters"] {
+            if let Some(map) = keys.object((name, ""))?.filter(|m| !m.is_empty()) {
+                found = found.or(Some((name, map)));
+            }
+        }
+        let Some((name, map)) = found else {
+            return Rope::new(port, dims, base.unwrap_or(theta), &Scaling::None, None);
+        };
+        let within = Keys::within(&map, name);
+        Rope::read_object(within, port, dims, base.unwrap_or(theta), context, original)
+    }
+
+    /// The table that an object of config.json describes; `theta` where it names none.
+    pub(crate) fn read_object(
+        keys: Keys,
+        port: &'static str,
+        dims: usize,
+        theta: f64,
+        context: usize,
+        original: Option<usize>,
+    ) -> Result<Rope, ModelError> {
+        let old = keys.text(("type", ""))?;
+        let kind = keys.text(TYPE)?.or(old).unwrap_or_else(|| "default".to_owned());
+        let theta = keys.positive(("rope_theta", ""))?.unwrap_or(theta);
+        keys.only(("partial_rotary_factor", ""), 1.0)?;
+        let own = keys.count(ORIGINAL)?;
+        let original = original.or(own).unwrap_or(context) as f64;
+        let factor = || keys.positive(FACTOR)?.ok_or_else(|| missing("factor"));
+        let ratio = context as f64 / original;
+        let (scaling, limit) = match kind.as_str() {
+            "default" => (Scaling::None, None),
+            "linear" => (Scaling::Linear { factor: factor()? }, None),
+            // The base grows with the sequence once that is longer than trained; until then nothing changes.
+            "dynamic" => {
+                factor()?;
+                (Scaling::None, Some(context))
+            }
+            "llama3" => {
+                let need = |name| keys.positive((name, ""))?.ok_or_else(|| missing(name));
+                let (low, high) = (need("low_freq_factor")?, need("high_freq_factor")?);
+                (Scaling::Llama3 { factor: factor()?, low, high, original }, None)
+            }
+            "yarn" => {
+                let factor = keys.positive(FACTOR)?.unwrap_or(ratio);
+                let mscale = keys.float(("mscale", ""))?.filter(|m| *m != 0.0);
+                let all = keys.float(("mscale_all_dim", ""))?.filter(|m| *m != 0.0);
+                let magnitude = match (keys.float(("attention_factor", ""))?, mscale, all) {
+                    (Some(given), ..) => given,
+                    (None, Some(m), Some(all)) => yarn_magnitude(factor, m) / yarn_magnitude(factor, all),
+                    _ => yarn_magnitude(factor, 1.0),
+                };
+                let beta_fast = keys.float(("beta_fast", ""))?.filter(|b| *b != 0.0).unwrap_or(32.0);
+                let beta_slow = keys.float(("beta_slow", ""))?.filter(|b| *b != 0.0).unwrap_or(1.0);
+                let truncate = keys.flag(("truncate", ""))?.unwrap_or(true);
+                (Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, magnitude }, None)
+            }
+            "longrope" => {
+                let list = |name| {
+                    let value = keys.value((name, "")).ok_or_else(|| missing(name))?;
+                    let list = value.as_array().and_then(|v| v.iter().map(|x| x.as_f64()).collect());
+                    list.filter(|v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| *x > 0.0))
+                        .ok_or_else(|| keys.bad((name, ""), &value, &format!("{} positive numbers", dims / 2)))
+                };
+                let (factors, _) = (list("short_factor")?, list("long_factor")?);
+                let factor = keys.positive(FACTOR)?.unwrap_or(ratio);
+                let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+                let magnitude = keys.float(("attention_factor", ""))?.unwrap_or(default);
+                (Scaling::Each { factors, magnitude }, Some(original as usize))
+            }
+            _ => return Err(keys.unsupported(TYPE, kind, IMPLEMENTED)),
+        };
+        let rope = Rope::new(port, dims, theta, &scaling, limit)?;
+        keys.finish("RoPE")?;
+        Ok(rope)
+    }
+
+    fn read_gguf(
+        keys: &Keys,
+        port: &'static str,
+        dims: usize,
+        theta: f64,
+        context: usize,
+    ) -> Result<Rope, ModelError> {
+        let kind = keys.text(TYPE)?;
+        let factor = keys.float(FACTOR)?.filter(|f| *f != 0.0);
+        let original = keys.count(ORIGINAL)?.unwrap_or(context) as f64;
+        keys.flag(("", "rope.scaling.finetuned"))?;
+        for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"] {
+            keys.only(("", name), 1.0)?;
+        }
+        let beta_fast = keys.positive(("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0);
+        let beta_slow = keys.positive(("", "rope.scaling.yarn_beta_slow"))?.unwrap_or(1.0);
+        let scaling = match (kind.as_deref(), factor) {
+            // A factor without a type is linear, as llama.cpp reads it.
+            (Some("linear") | None, Some(factor)) => Scaling::Linear { factor },
+            (Some("yarn"), Some(factor)) => {
+                let magnitude = yarn_magnitude(factor, 1.0);
+                Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate: true, magnitude }
+            }
+            (Some("none"), _) | (None, None) => Scaling::None,
+            (Some("linear" | "yarn"), None) => {
+                return Err(ModelError::MissingKey {
+                    key: "rope.scaling.factor".to_owned(),
+                    expected: "the factor of rope.scaling.type",
+                });
+            }
+            (Some(other), _) => return Err(keys.unsupported(TYPE, other, "none, linear and yarn are")),
+        };
+        Rope::new(port, dims, theta, &scaling, None)
+    }
+
+    /// The table of a base frequency and a scaling.
+    pub(crate) fn new(
+        port: &'static str,
+        dims: usize,
+        theta: f64,
+        scaling: &Scaling,
+        limit: Option<usize>,
+    ) -> Result<Rope, ModelError> {
+        if !dims.is_multiple_of(2) {
+            return Err(ModelError::BadValue {
+                key: "head_dim".to_owned(),
+                found: dims.to_string(),
+                expected: "even, for rotary position embedding".to_owned(),
+            });
+        }
+        let (inv_freq, magnitude) = inverse_frequencies(dims, theta, scaling);
+        if inv_freq.iter().any(|f| !f.is_finite()) {
+            return Err(ModelError::BadValue {
+                key: "rope scaling".to_owned(),
+                found: format!("{scaling:?} with base {theta}"),
+                expected: "numbers that give finite frequencies".to_owned(),
+            });
+        }
+        Ok(Rope { port, inv_freq, magnitude, limit })
+    }
+
+    /// Divides each frequency, as the `rope_freqs.weight` of a GGUF file asks.
+    pub(crate) fn divide(&mut self, factors: &[f32]) {
+        for (f, by) in self.inv_freq.iter_mut().zip(factors) {
+            *f /= by;
+        }
+    }
+}
+
+fn missing(name: &str) -> ModelError {
+    ModelError::MissingKey { key: format!("{name} (of the rope scaling)"), expected: "a number or list" }
+}
+
+fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+/// Frequencies for rotary width `dims` and the factor on cos and sin. Rounds to f32 where transformers does.
+fn inverse_frequencies(dims: usize, theta: f64, scaling: &Scaling) -> (Vec<f32>, f32) {
+    let half = dims / 2;
+    // base ** (2i / dims): exponent and result are f32 there.
+    let power = |i: usize| {
+        let exponent = (2 * i) as f32 / dims as f32;
+        f64::from(theta as f32).powf(f64::from(exponent)) as f32
+    };
+    let plain = |i: usize| 1.0 / power(i);
+    match scaling {
+        Scaling::None => ((0..half).map(plain).collect(), 1.0),
+        Scaling::Linear { factor } => ((0..half).map(|i| plain(i) / *factor as f32).collect(), 1.0),
+        Scaling::Llama3 { factor, low, high, original } => {
+            let (long, short) = ((original / low) as f32, (original / high) as f32);
+            let (factor, low, high, original) = (*factor as f32, *low as f32, *high as f32, *original as f32);
+            let scale = |f: f32| {
+                let wavelength = 2.0 * std::f32::consts::PI / f;
+                if wavelength > long {
+                    f / factor
+                } else if wavelength < short {
+                    f
+                } else {
+                    let smooth = (original / wavelength - low) / (high - low);
+                    (1.0 - smooth) * f / factor + smooth * f
+                }
+            };
+            ((0..half).map(|i| scale(plain(i))).collect(), 1.0)
+        }
+        Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, magnitude } => {
+            let dimension = |rotations: f64| {
+                dims as f64 * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * theta.ln())
+            };
+            let (mut from, mut to) = (dimension(*beta_fast), dimension(*beta_slow));
+            if *truncate {
+                (from, to) = (from.floor(), to.ceil());
+            }
+            (from, to) = (from.max(0.0), to.min(dims as f64 - 1.0));
+            if from == to {
+                to += 0.001; // as transformers avoids the division by zero
+            }
+            let (start, width) = (from as f32, (to - from) as f32);
+            let inv_freq = (0..half).map(|i| {
+                let keep = 1.0 - ((i as f32 - start) / width).clamp(0.0, 1.0);
+                1.0 / (*factor as f32 * power(i)) * (1.0 - keep) + plain(i) * keep
+            });
+            (inv_freq.collect(), *magnitude as f32)
+        }
+        Scaling::Each { factors, magnitude } => {
+            let inv_freq = factors.iter().enumerate().map(|(i, f)| 1.0 / (*f as f32 * power(i)));
+            (inv_freq.collect(), *magnitude as f32)
+        }
+    }
+}

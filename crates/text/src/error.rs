@@ -1,0 +1,74 @@
+//! Errors of this crate.
+
+/// Why a tokenizer could not be made, or a text not be encoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenizerError {
+    /// `tokenizer.ggml.model` names an algorithm this crate does not have.
+    #[error("tokenizer model `{0}` is not supported (supported: gpt2, llama, gemma4)")]
+    UnknownModel(String),
+    /// `tokenizer.ggml.pre` names a pre-tokenizer this crate does not have.
+    #[error(
+        "pre-tokenizer `{0}` (tokenizer.ggml.pre) is not known; tokenizing with another would give wrong ids"
+    )]
+    UnknownPreTokenizer(String),
+    /// A byte-level BPE vocabulary without `tokenizer.ggml.pre`.
+    #[error("the file has no tokenizer.ggml.pre, so how text is split is unknown; convert the model again")]
+    MissingPreTokenizer,
+    /// The vocabulary contradicts itself.
+    #[error("tokenizer vocabulary: {0}")]
+    BadVocab(String),
+    /// `tokenizer.json` or `tokenizer_config.json` could not be understood.
+    #[error("{file}: {message}")]
+    BadJson {
+        /// Which file.
+        file: &'static str,
+        /// What was wrong.
+        message: String,
+    },
+    /// The text contains something that no token stands for.
+    #[error("the vocabulary has no token for byte 0x{byte:02X} and no unknown token")]
+    NoToken {
+        /// The byte without a token.
+        byte: u8,
+    },
+    /// The text is longer than ids and offsets can count.
+    #[error("text of {bytes} bytes is too long to tokenize at once (limit {limit})")]
+    TooLong {
+        /// Length of the text in bytes.
+        bytes: usize,
+        /// The most that is accepted.
+        limit: usize,
+    },
+    /// The tokenizer library refused the text.
+    #[error("tokenizing failed: {0}")]
+    Encode(String),
+}
+
+/// Why a chat template could not be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// The model carries no chat template.
+    #[error("the model has no chat template; use a plain prompt or give a template")]
+    Missing,
+    /// The template does not parse.
+    #[error("chat template does not parse: {0}")]
+    Syntax(String),
+    /// The template itself refused the conversation through `raise_exception`.
+    #[error("the chat template refuses this conversation: {0}")]
+    Raised(String),
+    /// The template ran out of its work budget.
+    #[error("the chat template used up its work limit of {fuel} steps")]
+    OutOfFuel {
+        /// The limit that was set.
+        fuel: u64,
+    },
+    /// The rendered text passed the size limit.
+    #[error("the chat template wrote more than {limit} bytes")]
+    TooLarge {
+        /// The limit that was set, in bytes.
+        limit: usize,
+    },
+    /// Rendering failed in another way.
+    #[error("chat template failed: {0}")]
+    Render(String),
+}

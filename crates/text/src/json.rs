@@ -1,0 +1,258 @@
+//! A tokenizer from the files of a Hugging Face folder, through the `tokenizers` crate.
+
+use crate::TokenizerError;
+use crate::byte_level;
+use crate::spm;
+use crate::tokenizer::{EncodeOptions, Model, Parts, SpecialTokens, Tokenizer};
+use crate::vocab::{Kind, Token, Vocab};
+use serde_json::Value;
+use std::sync::OnceLock;
+
+/// The contents of the files that describe a tokenizer in a Hugging Face folder.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JsonFiles<'a> {
+    /// `tokenizer.json`.
+    pub tokenizer: &'a [u8],
+    /// `tokenizer_config.json`: BOS and EOS, chat template.
+    pub tokenizer_config: Option<&'a [u8]>,
+    /// `config.json`: its token ids win over the names in `tokenizer_config.json`.
+    pub config: Option<&'a [u8]>,
+    /// `generation_config.json`: may list several EOS ids.
+    pub generation_config: Option<&'a [u8]>,
+    /// `chat_template.jinja`: wins over the template in `tokenizer_config.json`.
+    pub chat_template: Option<&'a str>,
+}
+
+/// What the decoder of a `tokenizer.json` makes of a token's text.
+#[derive(Clone, Copy, PartialEq)]
+enum Scheme {
+    ByteLevel,
+    /// U+2581 is a space; `<0xNN>` is a byte where the flag is set.
+    Metaspace {
+        byte_fallback: bool,
+        strip_first_space: bool,
+    },
+    /// Words are joined by spaces and continued by a prefix; only whole texts are decoded right.
+    WordPiece,
+    Plain,
+}
+
+pub(crate) struct JsonModel {
+    inner: tokenizers::Tokenizer,
+    /// The same, with special tokens in the text read as ordinary text; made when first needed.
+    plain: OnceLock<tokenizers::Tokenizer>,
+    scheme: Scheme,
+    /// The post-processor adds the special tokens.
+    post_processor: bool,
+}
+
+impl Tokenizer {
+    /// Makes a tokenizer from the files of a Hugging Face folder.
+    ///
+    /// # Errors
+    /// When a file does not parse or names a token that the vocabulary does not have.
+    pub fn from_json(files: JsonFiles<'_>) -> Result<Self, TokenizerError> {
+        let bad = |message: String| TokenizerError::BadJson { file: "tokenizer.json", message };
+        let mut inner = tokenizers::Tokenizer::from_bytes(files.tokenizer).map_err(|e| bad(e.to_string()))?;
+        // A file may ask for truncation and padding; neither happens here without being asked for.
+        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
+        inner.with_padding(None);
+        let source = parse("tokenizer.json", files.tokenizer)?;
+        let scheme = Scheme::of(&source["decoder"]);
+        let vocab = read_vocab(&inner, &source, scheme)?;
+        let post_processor = !inner.encode_fast("", true).map_err(|e| bad(e.to_string()))?.is_empty();
+
+        let optional = |name, bytes: Option<&[u8]>| bytes.map_or(Ok(Value::Null), |bytes| parse(name, bytes));
+        let tokenizer_config = optional("tokenizer_config.json", files.tokenizer_config)?;
+        let config = optional("config.json", files.config)?;
+        let generation = optional("generation_config.json", files.generation_config)?;
+        let special =
+            read_special(&inner, &vocab, [&tokenizer_config, &config, &generation], post_processor)?;
+        let chat_templates = match files.chat_template {
+            Some(source) => vec![("default".to_owned(), source.to_owned())],
+            None => read_templates(&tokenizer_config["chat_template"]),
+        };
+        let strip_first_space = match scheme {
+            Scheme::Metaspace { strip_first_space, .. } => strip_first_space,
+            Scheme::WordPiece => true,
+            Scheme::ByteLevel | Scheme::Plain => false,
+        };
+        let model =
+            Model::Json(Box::new(JsonModel { inner, plain: OnceLock::new(), scheme, post_processor }));
+        Tokenizer::from_parts(Parts { model, vocab, special, chat_templates, strip_first_space })
+    }
+}
+
+impl JsonModel {
+    /// Appends the tokens of `text`. Special tokens are added here only where the post-processor adds them.
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let tokenizer = if options.parse_special {
+            &self.inner
+        } else {
+            self.plain.get_or_init(|| {
+                let mut plain = self.inner.clone();
+                plain.set_encode_special_tokens(true);
+                plain
+            })
+        };
+        let add = options.add_special && self.post_processor;
+        let encoding = tokenizer.encode_fast(text, add).map_err(|e| TokenizerError::Encode(e.to_string()))?;
+        ids.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    /// The text of `ids`, where it is more than its tokens put together.
+    pub(crate) fn decode(&self, ids: &[u32], skip_special: bool) -> Option<String> {
+        if self.scheme == Scheme::WordPiece { self.inner.decode(ids, skip_special).ok() } else { None }
+    }
+}
+
+impl Scheme {
+    fn of(decoder: &Value) -> Self {
+        let steps = match decoder["decoders"].as_array() {
+            Some(steps) => steps.iter().collect(),
+            None => vec![decoder],
+        };
+        let find = |kind: &str| steps.iter().copied().find(|step| step["type"] == kind);
+        let replaces = |step: &&Value| step["type"] == "Replace" && step["pattern"]["String"] == spm::SPACE;
+        if find("ByteLevel").is_some() {
+            Self::ByteLevel
+        } else if let Some(step) = find("Metaspace") {
+            let byte_fallback = find("ByteFallback").is_some();
+            Self::Metaspace { byte_fallback, strip_first_space: step["prepend_scheme"] != "never" }
+        } else if steps.iter().any(|step| replaces(&step)) {
+            let strip_first_space = find("Strip").is_some_and(|step| step["start"].as_u64() > Some(0));
+            Self::Metaspace { byte_fallback: find("ByteFallback").is_some(), strip_first_space }
+        } else if find("WordPiece").is_some() {
+            Self::WordPiece
+        } else {
+            Self::Plain
+        }
+    }
+
+    fn bytes(self, text: &str) -> (Vec<u8>, Kind) {
+        let normal = |bytes: Vec<u8>| (bytes, Kind::Normal);
+        match self {
+            Self::ByteLevel => normal(byte_level::decode(text).unwrap_or_else(|| text.into())),
+            Self::Metaspace { byte_fallback, .. } => match spm::byte_token(0, text.as_bytes()) {
+                Ok(byte) if byte_fallback => (vec![byte], Kind::Byte),
+                _ => normal(text.replace(spm::SPACE, " ").into_bytes()),
+            },
+            Self::WordPiece => {
+                normal(text.strip_prefix("##").map_or_else(|| format!(" {text}"), str::to_owned).into())
+            }
+            Self::Plain => normal(text.into()),
+        }
+    }
+}
+
+fn parse(file: &'static str, bytes: &[u8]) -> Result<Value, TokenizerError> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    // Configurations on the hub hold `Infinity` and `NaN`, which no strict parser takes; no key read here has them.
+    serde_json::from_slice(bytes).or_else(|error| {
+        let text = String::from_utf8_lossy(bytes);
+        let strict = text.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
+        serde_json::from_str(&strict)
+            .map_err(|_| TokenizerError::BadJson { file, message: error.to_string() })
+    })
+}
+
+fn read_vocab(
+    inner: &tokenizers::Tokenizer,
+    source: &Value,
+    scheme: Scheme,
+) -> Result<Vocab, TokenizerError> {
+    let bad = |message: String| TokenizerError::BadJson { file: "tokenizer.json", message };
+    let entries = inner.get_vocab(true);
+    let highest = entries.values().copied().max().ok_or_else(|| bad("no tokens".into()))? as usize;
+    // Ids are dense in every real file; a stray one must not size a table.
+    if highest >= entries.len().saturating_mul(16).saturating_add(1 << 16) {
+        return Err(bad(format!("token id {highest} in a vocabulary of {} tokens", entries.len())));
+    }
+    let mut tokens = vec![None; highest + 1];
+    for (text, id) in entries {
+        let (bytes, kind) = scheme.bytes(&text);
+        tokens[id as usize] = Some(Token { bytes: bytes.into_boxed_slice(), kind });
+    }
+    for (&id, added) in &inner.get_added_tokens_decoder() {
+        let kind = if added.special { Kind::Control } else { Kind::UserDefined };
+        if let Some(slot) = tokens.get_mut(id as usize) {
+            *slot = Some(Token { bytes: added.content.as_bytes().into(), kind });
+        }
+    }
+    let _ = source;
+    Ok(Vocab::new(tokens))
+}
+
+/// A token named in a configuration: plainly, or as an object with its content.
+fn token_name(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value["content"].as_str())
+}
+
+/// The ids under `key`: one number or a list of them.
+fn token_ids(value: &Value) -> Vec<u32> {
+    let list = value.as_array().map_or_else(|| vec![value], |list| list.iter().collect());
+    list.into_iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+}
+
+fn read_special(
+    inner: &tokenizers::Tokenizer,
+    vocab: &Vocab,
+    [tokenizer_config, config, generation]: [&Value; 3],
+    post_processor: bool,
+) -> Result<SpecialTokens, TokenizerError> {
+    let text_config = &config["text_config"];
+    let id = |role: &str| -> Result<Option<u32>, TokenizerError> {
+        let key = format!("{role}_token_id");
+        for source in [config, text_config] {
+            // Ids past the vocabulary occur where a configuration was left at another model's defaults.
+            if let Some(&id) = token_ids(&source[&key]).iter().find(|&&id| vocab.get(id).is_some()) {
+                return Ok(Some(id));
+            }
+        }
+        let Some(name) = token_name(&tokenizer_config[format!("{role}_token")]) else {
+            return Ok(None);
+        };
+        inner.token_to_id(name).map(Some).ok_or_else(|| TokenizerError::BadJson {
+            file: "tokenizer_config.json",
+            message: format!("{role}_token `{name}` is not in the vocabulary"),
+        })
+    };
+    let flag = |key: &str| tokenizer_config[key].as_bool().unwrap_or(false) && !post_processor;
+    let mut special = SpecialTokens {
+        bos: id("bos")?,
+        eos: id("eos")?,
+        unknown: id("unk")?,
+        padding: id("pad")?,
+        add_bos: flag("add_bos_token"),
+        add_eos: flag("add_eos_token"),
+        ends: Vec::new(),
+    };
+    special.ends.extend(special.eos);
+    let named = token_name(&tokenizer_config["eos_token"]).and_then(|name| inner.token_to_id(name));
+    special.ends.extend(named);
+    for source in [config, text_config, generation] {
+        special
+            .ends
+            .extend(token_ids(&source["eos_token_id"]).into_iter().filter(|&id| vocab.get(id).is_some()));
+    }
+    special.add_named_ends(vocab);
+    special.check()?;
+    Ok(special)
+}
+
+/// One template, or a list of named ones.
+fn read_templates(value: &Value) -> Vec<(String, String)> {
+    let named =
+        |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()));
+    match value {
+        Value::String(source) => vec![("default".to_owned(), source.clone())],
+        Value::Array(entries) => entries.iter().filter_map(named).collect(),
+        _ => Vec::new(),
+    }
+}
