@@ -17,7 +17,10 @@ const CASES: &[&str] = &[
     "mistral",
     "mistral_nowindow",
     "qwen2",
+    "qwen3",
+    "qwen3_moe",
     "gemma3_text",
+    "lfm2",
 ];
 
 const LIMITS: StepLimits = StepLimits { rows: 8, seqs: 3, outs: 4, pages: 5, blocks: 16, slots: 6 };
