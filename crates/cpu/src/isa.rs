@@ -4,7 +4,9 @@
 //! where the CPU has the features, so its arithmetic methods are safe; only those that touch memory are not.
 //! [`CpuIsa::run`] enters a kernel through one `#[target_feature]` function per instruction set; everything between
 //! that function and the intrinsics is `#[inline(always)]`, so the whole kernel compiles with the features on. A
-//! closure or helper inside a kernel that is *not* `#[inline(always)]` compiles without them and is very slow.
+//! closure or helper inside a kernel that is *not* `#[inline(always)]` compiles without them and is very slow. Conversely
+//! everything a kernel can reach becomes one function: dispatch on formats and shapes *outside* a kernel and enter a small
+//! one for each, or the compiler takes minutes.
 //!
 //! **Same bits everywhere.** Every f32 operation here is a correctly rounded IEEE operation on each lane (`fma` is
 //! fused on every instruction set), so a kernel whose result does not depend on [`Isa::LANES`] gives the same bits on
@@ -44,6 +46,8 @@ pub trait Kernel {
 pub trait Isa: Copy + Send + Sync + 'static {
     /// f32 lanes of a vector: 8 or 16.
     const LANES: usize;
+    /// Vector registers, which bound what a kernel keeps in flight; 0 where vectors are arrays.
+    const REGISTERS: usize;
     /// The field's name, as in `avx2`.
     const NAME: &'static str;
     /// A vector of f32.
@@ -155,6 +159,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// The low 32 bits of `a * b`.
     fn mul_i(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The larger, as signed integers.
+    fn max_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a & b`
     fn and_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a | b`

@@ -38,9 +38,9 @@ impl CacheSize {
         // A KV row may carry a 4-byte scale for each of k and v per head.
         let row = |heads: usize, dims: usize| heads * (dims * kv.block_bytes() + 8);
         let bytes_per_token = info.kv.iter().map(|k| row(k.heads, k.k_dim + k.v_dim) as u64).sum::<u64>();
-        let bytes_per_slot = info.rings.iter().map(|r| (r.len * r.width * 4) as u64).sum::<u64>();
+        let bytes_per_slot = info.rings.iter().map(|r| (r.length * r.width * 4) as u64).sum::<u64>();
         let slots = options.max_sequences;
-        let wanted = options.context.unwrap_or(info.context_length).max(1);
+        let wanted = wanted_context(info, options)?;
         let available =
             options.cache_bytes.or_else(|| memory.map(|m| (m.saturating_sub(weights) as f64 * SHARE) as u64));
         let blocks_for = |tokens: usize| tokens.div_ceil(KV_BLOCK).max(1);
@@ -69,6 +69,19 @@ impl CacheSize {
     /// Bytes of the whole pool and all slots.
     pub fn bytes(&self) -> u64 {
         self.bytes_per_token * (self.blocks * KV_BLOCK) as u64 + self.bytes_per_slot * self.slots as u64
+    }
+}
+
+/// The context asked for, or the trained one.
+fn wanted_context(info: &ModelInfo, options: &EngineOptions) -> Result<usize, EngineError> {
+    let limit = info.position_limit.unwrap_or(usize::MAX);
+    match options.context {
+        Some(asked) if asked > limit => Err(EngineError::Option {
+            option: "context",
+            problem: format!("is {asked}; this model's rotary scaling is supported up to {limit} tokens"),
+        }),
+        Some(asked) => Ok(asked),
+        None => Ok(info.context.min(limit).max(1)),
     }
 }
 

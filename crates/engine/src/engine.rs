@@ -1,5 +1,6 @@
 //! The poll-driven core.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -64,8 +65,9 @@ impl Engine {
         let default = if info.quantised { Precision::Fast } else { Precision::Exact };
         let precision = options.precision.unwrap_or(default);
         let kv = if precision == Precision::Fast { DType::F16 } else { DType::F32 };
-        let size = CacheSize::choose(info, options, kv, backend.memory_limit(), info.weight_bytes)?;
-        let recurrent = !info.rings.is_empty();
+        let weights = model.checkpoint().file_bytes();
+        let size = CacheSize::choose(info, options, kv, backend.memory_limit(), weights)?;
+        let recurrent = info.recurrent;
         let chunk = if recurrent { options.chunk.max(RECURRENT_CUT) } else { options.chunk };
         let plans = Plans::build(&model, &*backend, precision, kv, &size, chunk, options.taps, progress)?;
         Ok(Engine {
@@ -129,7 +131,7 @@ impl Engine {
     /// A prompt that is empty, too long for the context or not of this vocabulary; bad sampling options.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         let Request { prompt, task } = request;
-        let vocab = self.info().vocab_size;
+        let vocab = self.info().vocab;
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
@@ -215,7 +217,7 @@ impl Engine {
             rows: self.plans.limits.rows,
             chunk: self.chunk,
             outs: self.plans.limits.outs,
-            recurrent: !self.info().rings.is_empty(),
+            recurrent: self.info().recurrent,
         };
         let (segments, full) = self.scheduler.plan(&mut self.cache, budget);
         if let Some(index) = full {
@@ -251,7 +253,7 @@ impl Engine {
 
     /// Reads a finished step: advances its sequences, samples, reports.
     fn collect(&mut self, flight: &Flight) -> Result<(), EngineError> {
-        let vocab = self.info().vocab_size;
+        let vocab = self.info().vocab;
         let layers = self.info().layers;
         let instance = self.plans.instance(flight.instance);
         let logits = instance.output("logits")?;

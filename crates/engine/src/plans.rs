@@ -1,9 +1,11 @@
 //! The plans of a model: one instance per bucket of rows, all on the same weights and states.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use graph::backend::{Backend, Bindings, CompileOptions, Instance, Precision, StateDesc};
-use graph::{Buckets, PlanCache, PlanReport, PortKind, rewrite};
+use graph::backend::{
+    Backend, Bindings, CompileOptions, Instance, Precision, StateDesc, WeightDesc, WeightHandle,
+};
+use graph::{Buckets, Graph, PlanCache, PlanReport, PortKind, rewrite};
 use models::{Model, StepLimits};
 use tensor::DType;
 
@@ -104,20 +106,17 @@ impl Plans {
 fn load(
     model: &Model,
     backend: &dyn Backend,
-    graph: &graph::Graph,
+    graph: &Graph,
     progress: Progress,
-) -> Result<std::collections::HashMap<String, Arc<dyn std::any::Any + Send + Sync>>, EngineError> {
-    let weights = graph.weights();
-    let size = |w: &graph::backend::WeightDesc| w.dtype.bytes_for(w.shape.elements()).unwrap_or(0) as u64;
-    let total: u64 = weights.iter().map(size).sum();
+) -> Result<HashMap<String, WeightHandle>, EngineError> {
+    let weights = model.weights(graph).map_err(|e| EngineError::Model(e.to_string()))?;
+    let size = |w: &WeightDesc| w.dtype.bytes_for(w.shape.elements()).unwrap_or(0) as u64;
+    let total: u64 = weights.iter().map(|w| size(w.desc())).sum();
     let mut done = 0;
-    let mut handles = std::collections::HashMap::new();
-    for desc in &weights {
-        let source = model.source(desc).map_err(|e| EngineError::Model(e.to_string()))?;
-        let handle = backend.weight(desc, &*source)?;
-        drop(source);
-        model.release(&desc.name);
-        handles.insert(desc.name.clone(), handle);
+    let mut handles = HashMap::new();
+    for rows in &weights {
+        let desc = rows.desc();
+        handles.insert(desc.name.clone(), backend.weight(desc, rows)?);
         done += size(desc);
         progress(done, total);
     }

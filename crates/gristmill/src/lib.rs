@@ -1,1 +1,48 @@
 //! Run language models from Rust: load, generate, stream, chat.
+//!
+//! ```no_run
+//! use gristmill::{Generate, Llm, LoadOptions, Message};
+//!
+//! # fn main() -> Result<(), gristmill::Error> {
+//! let mut llm = Llm::load("SmolLM2-135M-Instruct.Q4_1.gguf", &LoadOptions::default())?;
+//!
+//! // Stream a completion.
+//! for piece in llm.generate("The capital of France is", &Generate::default().max_tokens(16))? {
+//!     print!("{}", piece?);
+//! }
+//!
+//! // Or answer a chat turn with the model's own template.
+//! let answer = llm.chat(&[Message::new("user", "Why is the sky blue?")], &Generate::default())?.text()?;
+//! println!("{answer}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
+//! then [`next_events`] until it has none.
+
+mod block_on;
+mod device;
+mod error;
+mod generation;
+mod llm;
+mod tokenizer;
+
+pub use block_on::{block_on, next_events};
+pub use device::{DeviceOptions, device_names, open_device};
+pub use engine::sampling::{self, SamplingOptions, Stage};
+pub use engine::{CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
+pub use error::Error;
+pub use formats::{Checkpoint, Container};
+pub use generation::{Generation, Outcome, StopReason};
+pub use graph::backend::Precision;
+pub use graph::{PlanReport, PortKind};
+pub use llm::{Generate, Llm, LoadOptions};
+pub use models::{Model, ModelInfo};
+pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
+pub use tokenizer::tokenizer_of;
+
+/// Lower layers, for tools that look inside.
+pub mod parts {
+    pub use {cpu, engine, formats, graph, models, tensor, text};
+}

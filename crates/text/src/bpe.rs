@@ -4,45 +4,38 @@ use crate::TokenizerError;
 use crate::byte_level;
 use crate::merge::Merger;
 use crate::pre_tokenize::PreTokenizer;
-use crate::vocab::Vocab;
+use crate::vocab::{Kind, Vocab};
 use ahash::AHashMap;
+
+/// (left, right) -> (rank, merged token).
+pub(crate) type Merges = AHashMap<(u32, u32), (u32, u32)>;
 
 pub(crate) struct Bpe {
     pre: PreTokenizer,
     /// Token of each single byte.
     bytes: [Option<u32>; 256],
-    /// (left, right) -> (rank, merged token).
-    merges: AHashMap<(u32, u32), (u32, u32)>,
+    merges: Merges,
     /// Tokens by their bytes, where a piece that is a whole token is taken without merging.
     whole: Option<AHashMap<Box<[u8]>, u32>>,
 }
 
 impl Bpe {
-    pub(crate) fn new(vocab: &Vocab, merges: &[String], pre: PreTokenizer) -> Result<Self, TokenizerError> {
-        let by_bytes = vocab.text_tokens();
+    /// `raw` is each token's text as the file has it.
+    pub(crate) fn new(
+        vocab: &Vocab,
+        raw: &[Vec<u8>],
+        merges: &[String],
+        pre: PreTokenizer,
+    ) -> Result<Self, TokenizerError> {
+        let by_bytes = text_tokens(vocab, raw);
         let mut bytes = [None; 256];
         for (byte, slot) in (0..=255u8).zip(&mut bytes) {
             *slot = by_bytes.get([byte].as_slice()).copied();
         }
-        let mut ranks = AHashMap::with_capacity(merges.len());
-        for (rank, line) in merges.iter().enumerate() {
-            let bad = |why: &str| TokenizerError::BadVocab(format!("merge {rank} (`{line}`) {why}"));
-            // The left side is never empty, so that a merge whose left side is itself a space still splits.
-            let split = line.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
-            let (left, right) =
-                split.map(|at| (&line[..at], &line[at + 1..])).ok_or_else(|| bad("is not a pair"))?;
-            let decode = |half: &str| byte_level::decode(half).ok_or_else(|| bad("is not byte-level text"));
-            let (left, right) = (decode(left)?, decode(right)?);
-            let joined = [left.as_slice(), right.as_slice()].concat();
-            let id = |bytes: &[u8]| {
-                by_bytes.get(bytes).copied().ok_or_else(|| bad("names a token that is not in the vocabulary"))
-            };
-            let rank =
-                u32::try_from(rank).map_err(|_| bad("is past the number of merges a file can have"))?;
-            ranks.entry((id(&left)?, id(&right)?)).or_insert((rank, id(&joined)?));
-        }
+        let decode = |half: &str| byte_level::decode(half).map(Vec::into_boxed_slice);
+        let merges = read_merges(merges, decode, |bytes| by_bytes.get(bytes).copied())?;
         let whole = pre.whole_tokens().then_some(by_bytes);
-        Ok(Self { pre, bytes, merges: ranks, whole })
+        Ok(Self { pre, bytes, merges, whole })
     }
 
     /// Appends the tokens of `text`.
@@ -71,4 +64,42 @@ impl Bpe {
         out.extend(merger.symbols().filter_map(|symbol| symbol.id));
         Ok(())
     }
+}
+
+/// The tokens that ordinary text can become, by their bytes. Only names in the byte-level alphabet count: real
+/// vocabularies also hold a few plainly written ones (a bare U+200D), which no merge reaches. Normal tokens win over
+/// user-defined ones of the same bytes, low ids over high.
+fn text_tokens(vocab: &Vocab, raw: &[Vec<u8>]) -> AHashMap<Box<[u8]>, u32> {
+    let mut map = AHashMap::with_capacity(raw.len());
+    for kind in [Kind::Normal, Kind::UserDefined] {
+        for (id, text) in raw.iter().enumerate().filter(|&(id, _)| vocab.kind(id as u32) == Some(kind)) {
+            if let Some(bytes) = std::str::from_utf8(text).ok().and_then(byte_level::decode) {
+                map.entry(bytes.into_boxed_slice()).or_insert(id as u32);
+            }
+        }
+    }
+    map
+}
+
+/// Reads `left right` lines, best first. `bytes` gives what half a line stands for, `id` the token of some bytes.
+pub(crate) fn read_merges(
+    lines: &[String],
+    bytes: impl Fn(&str) -> Option<Box<[u8]>>,
+    id: impl Fn(&[u8]) -> Option<u32>,
+) -> Result<Merges, TokenizerError> {
+    let mut merges = AHashMap::with_capacity(lines.len());
+    for (rank, line) in (0u32..).zip(lines) {
+        let bad = |why: &str| TokenizerError::BadVocab(format!("merge {rank} (`{line}`) {why}"));
+        // The left side is never empty, so that one that is itself a space still splits.
+        let split = line.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
+        let (left, right) =
+            split.map(|at| (&line[..at], &line[at + 1..])).ok_or_else(|| bad("is not a pair"))?;
+        let decode = |half| bytes(half).ok_or_else(|| bad("is not byte-level text"));
+        let (left, right) = (decode(left)?, decode(right)?);
+        let token =
+            |bytes: &[u8]| id(bytes).ok_or_else(|| bad("names a token that is not in the vocabulary"));
+        let pair = (token(&left)?, token(&right)?);
+        merges.entry(pair).or_insert((rank, token(&[left, right].concat())?));
+    }
+    Ok(merges)
 }

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizerError {
     /// `tokenizer.ggml.model` names an algorithm this crate does not have.
-    #[error("tokenizer model `{0}` is not supported (supported: gpt2, llama)")]
+    #[error("tokenizer model `{0}` is not supported (supported: gpt2, llama, gemma4)")]
     UnknownModel(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer this crate does not have.
     #[error(

@@ -11,7 +11,7 @@ use crate::vocab::{Kind, Token, Vocab};
 /// The `tokenizer.*` keys of a GGUF file, as they stand in it. Keys the file lacks are `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
-    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece BPE).
+    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE by score) or `gemma4` (by merges).
     pub model: String,
     /// `tokenizer.ggml.pre`: how text is split before byte-level BPE.
     pub pre: Option<String>,
@@ -21,7 +21,7 @@ pub struct GgufVocab {
     pub scores: Vec<f32>,
     /// `tokenizer.ggml.token_type`: one per token, or empty when all are ordinary.
     pub token_types: Vec<i32>,
-    /// `tokenizer.ggml.merges`: pairs separated by a space, best first; needed by `gpt2`.
+    /// `tokenizer.ggml.merges`: pairs separated by a space, best first; needed by `gpt2` and `gemma4`.
     pub merges: Vec<String>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
@@ -82,16 +82,20 @@ impl Tokenizer {
                 let vocab = vocab(&file.tokens, kind, |_, kind, text| Ok(bpe_bytes(kind, text)))?;
                 let add_bos = file.add_bos.unwrap_or(pre.add_bos());
                 // Byte-level vocabularies cover every byte; their "unknown" token is never a stand-in.
-                let model = Model::Bpe(Box::new(Bpe::new(&vocab, &file.merges, pre)?));
+                let model = Model::Bpe(Box::new(Bpe::new(&vocab, &file.tokens, &file.merges, pre)?));
                 finish(file, vocab, model, add_bos, false)
             }
-            "llama" => {
+            "llama" | "gemma4" => {
                 let vocab = vocab(&file.tokens, kind, spm_bytes)?;
-                let prefix = file.add_space_prefix.unwrap_or(true);
+                let prefix = file.add_space_prefix.unwrap_or(file.model == "llama");
                 let unknown = file.unknown.or_else(|| vocab.find(Kind::Unknown));
-                let model = Model::Spm(Spm::new(&vocab, &file.tokens, &file.scores, unknown, prefix)?);
+                let model = if file.model == "llama" {
+                    Spm::by_score(&vocab, &file.tokens, &file.scores, unknown, prefix)?
+                } else {
+                    Spm::by_merges(&vocab, &file.tokens, &file.merges, unknown, prefix)?
+                };
                 let add_bos = file.add_bos.unwrap_or(file.bos.is_some());
-                finish(file, vocab, model, add_bos, prefix)
+                finish(file, vocab, Model::Spm(model), add_bos, prefix)
             }
             other => Err(TokenizerError::UnknownModel(other.to_owned())),
         }

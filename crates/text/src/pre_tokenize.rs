@@ -97,7 +97,7 @@ fn lookup(name: &str) -> Option<Family> {
         "dbrx" | "smaug-bpe" | "chatglm-bpe" => LLAMA3,
         "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" => Family { nfc: true, ..QWEN2 },
         "stablelm2" | "hunyuan" | "solar-open" | "grok-2" => QWEN2,
-        "qwen35" => Family { nfc: true, ..QWEN35 },
+        "qwen35" => QWEN35,
         "falcon" => FALCON,
         "deepseek-coder" => DEEPSEEK_CODER,
         "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => DEEPSEEK_V3,

@@ -1,6 +1,8 @@
-//! SentencePiece BPE: the whole text is merged from characters, the pair with the highest-scoring token first.
+//! SentencePiece BPE: the whole text is merged from characters, the pair with the highest-scoring token first, or, in
+//! files that list merges, the pair that is listed first.
 
 use crate::TokenizerError;
+use crate::bpe::{Merges, read_merges};
 use crate::merge::Merger;
 use crate::vocab::{Kind, Vocab};
 use ahash::AHashMap;
@@ -8,19 +10,24 @@ use ahash::AHashMap;
 /// SentencePiece writes spaces as U+2581.
 pub(crate) const SPACE: &str = "\u{2581}";
 
+/// Token text (spaces as U+2581) -> (rank by descending score, token).
+type Tokens = AHashMap<Box<[u8]>, (u32, u32)>;
+/// Byte-fallback tokens.
+type ByteTokens = [Option<u32>; 256];
+
 pub(crate) struct Spm {
-    /// Token text (spaces as U+2581) -> (rank by descending score, token).
-    tokens: AHashMap<Box<[u8]>, (u32, u32)>,
-    /// Byte-fallback tokens.
-    bytes: [Option<u32>; 256],
+    tokens: Tokens,
+    /// Where the file lists merges, they decide and not the ranks of `tokens`.
+    merges: Option<Merges>,
+    bytes: ByteTokens,
     unknown: Option<u32>,
     /// A space is put before text at the start and after a special token.
     pub(crate) space_prefix: bool,
 }
 
 impl Spm {
-    /// `raw` is each token's text as the file has it.
-    pub(crate) fn new(
+    /// A tokenizer that merges by score. `raw` is each token's text as the file has it.
+    pub(crate) fn by_score(
         vocab: &Vocab,
         raw: &[Vec<u8>],
         scores: &[f32],
@@ -37,19 +44,23 @@ impl Spm {
         let mut distinct = scores.to_vec();
         distinct.sort_unstable_by(|a, b| b.total_cmp(a));
         distinct.dedup();
-        let mut tokens = AHashMap::with_capacity(raw.len());
-        let mut bytes = [None; 256];
-        for (id, text) in raw.iter().enumerate() {
-            match vocab.kind(id as u32) {
-                Some(Kind::Byte) => bytes[byte_token(id, text)? as usize] = Some(id as u32),
-                Some(Kind::Normal | Kind::UserDefined) => {
-                    let rank = distinct.partition_point(|&score| score > scores[id]) as u32;
-                    tokens.entry(text.clone().into_boxed_slice()).or_insert((rank, id as u32));
-                }
-                _ => {}
-            }
-        }
-        Ok(Self { tokens, bytes, unknown, space_prefix })
+        let rank = |id: usize| distinct.partition_point(|&score| score > scores[id]) as u32;
+        let (tokens, bytes) = read_tokens(vocab, raw, rank)?;
+        Ok(Self { tokens, merges: None, bytes, unknown, space_prefix })
+    }
+
+    /// A tokenizer that merges in the order of a list.
+    pub(crate) fn by_merges(
+        vocab: &Vocab,
+        raw: &[Vec<u8>],
+        merges: &[String],
+        unknown: Option<u32>,
+        space_prefix: bool,
+    ) -> Result<Self, TokenizerError> {
+        let (tokens, bytes) = read_tokens(vocab, raw, |_| 0)?;
+        let id = |text: &[u8]| tokens.get(text).map(|&(_, id)| id);
+        let merges = read_merges(merges, |half| Some(half.as_bytes().into()), id)?;
+        Ok(Self { merges: Some(merges), tokens, bytes, unknown, space_prefix })
     }
 
     /// Appends the tokens of `text`; `first` when it begins the input or follows a special token.
@@ -73,10 +84,13 @@ impl Spm {
             let bytes = &text[at..at + c.len_utf8()];
             merger.push(bytes.len(), self.tokens.get(bytes).map(|&(_, id)| id));
         }
-        merger.run(|left, right| {
-            let (start, end) = (left.start as usize, (right.start + right.len) as usize);
-            self.tokens.get(&text[start..end]).copied()
-        });
+        match &self.merges {
+            Some(merges) => merger.run(|left, right| merges.get(&(left.id?, right.id?)).copied()),
+            None => merger.run(|left, right| {
+                let (start, end) = (left.start as usize, (right.start + right.len) as usize);
+                self.tokens.get(&text[start..end]).copied()
+            }),
+        }
         let mut previous_unknown = false;
         for symbol in merger.symbols() {
             if let Some(id) = symbol.id {
@@ -99,6 +113,26 @@ impl Spm {
         }
         Ok(())
     }
+}
+
+/// The tokens that text can become. Unused and control tokens are not among them.
+fn read_tokens(
+    vocab: &Vocab,
+    raw: &[Vec<u8>],
+    rank: impl Fn(usize) -> u32,
+) -> Result<(Tokens, ByteTokens), TokenizerError> {
+    let mut tokens = AHashMap::with_capacity(raw.len());
+    let mut bytes = [None; 256];
+    for (id, text) in raw.iter().enumerate() {
+        match vocab.kind(id as u32) {
+            Some(Kind::Byte) => bytes[byte_token(id, text)? as usize] = Some(id as u32),
+            Some(Kind::Normal | Kind::UserDefined) => {
+                tokens.entry(text.clone().into_boxed_slice()).or_insert((rank(id), id as u32));
+            }
+            _ => {}
+        }
+    }
+    Ok((tokens, bytes))
 }
 
 /// The byte a fallback token `<0xNN>` stands for.

@@ -1,7 +1,6 @@
 //! The tokens of a model: what each stands for, and which are special.
 
 use crate::TokenizerError;
-use ahash::AHashMap;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 /// What a token is for; the numbers are those of `tokenizer.ggml.token_type`.
@@ -68,18 +67,6 @@ impl Vocab {
     /// The first token of a kind.
     pub(crate) fn find(&self, kind: Kind) -> Option<u32> {
         self.iter().find(|(_, token)| token.kind == kind).map(|(id, _)| id)
-    }
-
-    /// The tokens that ordinary text can become, by their bytes. Normal tokens win over user-defined ones of the same
-    /// bytes, low ids over high.
-    pub(crate) fn text_tokens(&self) -> AHashMap<Box<[u8]>, u32> {
-        let mut map = AHashMap::with_capacity(self.len());
-        for kind in [Kind::Normal, Kind::UserDefined] {
-            for (id, token) in self.iter().filter(|(_, token)| token.kind == kind) {
-                map.entry(token.bytes.clone()).or_insert(id);
-            }
-        }
-        map
     }
 }
 

@@ -47,7 +47,7 @@ impl Ctx<'_> {
     }
 
     /// The real rows of an operand.
-    fn rows(&self, arg: &RowsArg) -> Rows<'_> {
+    pub(super) fn rows(&self, arg: &RowsArg) -> Rows<'_> {
         // SAFETY: compile time placed the rows inside their buffer; nobody writes an operand during the step.
         unsafe { Rows::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
     }
@@ -63,7 +63,7 @@ impl Ctx<'_> {
     }
 
     /// The real rows of a result. Each worker may touch only its part.
-    fn rows_mut(&self, arg: &RowsArg) -> RowsMut<'_> {
+    pub(super) fn rows_mut(&self, arg: &RowsArg) -> RowsMut<'_> {
         // SAFETY: inside the buffer by construction; the caller writes only the part that is its own.
         unsafe { RowsMut::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
     }

@@ -41,6 +41,7 @@ macro_rules! mem {
 
 impl Isa for Avx2 {
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
     const NAME: &'static str = "avx2";
     type F = __m256;
     type I = __m256i;
@@ -173,6 +174,10 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn mul_i(self, a: __m256i, b: __m256i) -> __m256i {
         op!(_mm256_mullo_epi32(a, b))
+    }
+    #[inline(always)]
+    fn max_i(self, a: __m256i, b: __m256i) -> __m256i {
+        op!(_mm256_max_epi32(a, b))
     }
     #[inline(always)]
     fn and_i(self, a: __m256i, b: __m256i) -> __m256i {

@@ -45,6 +45,7 @@ macro_rules! mem {
 
 impl Isa for Avx512 {
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
     const NAME: &'static str = "avx512";
     type F = __m512;
     type I = __m512i;
@@ -179,6 +180,10 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn mul_i(self, a: __m512i, b: __m512i) -> __m512i {
         op!(_mm512_mullo_epi32(a, b))
+    }
+    #[inline(always)]
+    fn max_i(self, a: __m512i, b: __m512i) -> __m512i {
+        op!(_mm512_max_epi32(a, b))
     }
     #[inline(always)]
     fn and_i(self, a: __m512i, b: __m512i) -> __m512i {

@@ -32,6 +32,7 @@ unsafe fn read<T: Copy>(p: *const T) -> [T; L] {
 
 impl Isa for Scalar {
     const LANES: usize = L;
+    const REGISTERS: usize = 0;
     const NAME: &'static str = "scalar";
     type F = [f32; L];
     type I = [i32; L];
@@ -177,6 +178,10 @@ impl Isa for Scalar {
     #[inline(always)]
     fn mul_i(self, a: Self::I, b: Self::I) -> Self::I {
         map(a, b, i32::wrapping_mul)
+    }
+    #[inline(always)]
+    fn max_i(self, a: Self::I, b: Self::I) -> Self::I {
+        map(a, b, i32::max)
     }
     #[inline(always)]
     fn and_i(self, a: Self::I, b: Self::I) -> Self::I {

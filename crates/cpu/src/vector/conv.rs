@@ -1,4 +1,4 @@
-//! The gated short convolution of LFM2, over ragged batches with recurrent state.
+//! Causal depthwise convolution over ragged batches with recurrent state.
 
 use super::rows::{Rows, RowsMut};
 use crate::isa::{CpuIsa, Isa, Kernel};
@@ -11,11 +11,11 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// Channels that are walked together: wide enough for whole cache lines, narrow enough to stay in registers and L1.
 const TILE: usize = 64;
 
-/// `y[t] = C[t] * (bias + sum over j of weight[.., j] * (B * x)[t - (taps - 1) + j])`, each channel by itself.
+/// `y[t] = bias + sum over j of weight[.., j] * x[t - (taps - 1) + j]`, each channel by itself.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortConv<'a> {
-    /// `[rows, 3 * channels]`: B, then C, then x.
-    pub bcx: Rows<'a>,
+    /// `[rows, channels]`
+    pub x: Rows<'a>,
     /// `[channels, taps]`
     pub weight: &'a [f32],
     /// `[channels]`
@@ -24,17 +24,17 @@ pub struct ShortConv<'a> {
     pub taps: usize,
     /// `[sequences]`: rows of each sequence, in order. Rows after the last are padding; their output is zero.
     pub extents: &'a [u32],
-    /// `[sequences]`: the slot that holds the products before the sequence's first row.
+    /// `[sequences]`: the slot that holds the rows before the sequence's first row.
     pub slots: &'a [u32],
     /// `[rows]`: position of each row. A sequence whose first row has position 0 starts from zeros.
     pub pos: &'a [u32],
-    /// `[rows]`: the slot that receives the last `taps - 1` products after this row, or [`NO_SLOT`].
+    /// `[rows]`: the slot that receives the last `taps - 1` rows of x up to this one, or [`NO_SLOT`].
     pub snap: &'a [u32],
 }
 
 /// Computes some channels of a [`ShortConv`].
 ///
-/// `state` is `[slots, taps - 1, channels]`: products `B * x`, oldest first. `out` is `[rows, channels]`; only
+/// `state` is `[slots, taps - 1, channels]`: rows of x, oldest first. `out` is `[rows, channels]`; only
 /// `channels` of it are written.
 ///
 /// # Safety
@@ -53,7 +53,7 @@ pub unsafe fn short_conv(
     let (rows, width) = (out.rows(), out.dim());
     let used: usize = conv.extents.iter().map(|&n| n as usize).sum();
     assert!(conv.taps > 0 && conv.weight.len() == width * conv.taps, "a weight for each channel and tap");
-    assert_eq!((conv.bcx.rows(), conv.bcx.dim()), (rows, 3 * width), "B, C and x for each row and channel");
+    assert_eq!((conv.x.rows(), conv.x.dim()), (rows, width), "an x for each row and channel");
     assert!(conv.bias.is_none_or(|b| b.len() == width), "a bias for each channel");
     assert!(
         used <= rows && conv.pos.len() >= used && conv.snap.len() >= used,
@@ -77,7 +77,7 @@ impl Kernel for Channels<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(mut self, s: S) {
-        let ShortConv { bcx, weight, bias, taps, extents, slots, pos, snap } = self.conv;
+        let ShortConv { x, weight, bias, taps, extents, slots, pos, snap } = self.conv;
         let width = self.out.dim();
         let state = self.state;
         let stored = |slot: u32, age: usize, first: usize, len: usize| {
@@ -85,7 +85,7 @@ impl Kernel for Channels<'_> {
             at..at + len
         };
         let mut taps_of_tile = vec![[0f32; TILE]; taps];
-        // The last `taps` products; that of row `t` is at `t mod taps`.
+        // The last `taps` rows of x; row `t` is at `t mod taps`.
         let mut ring = vec![[0f32; TILE]; taps];
         for first in self.channels.clone().step_by(TILE) {
             let len = (self.channels.end - first).min(TILE);
@@ -99,37 +99,30 @@ impl Kernel for Channels<'_> {
             let mut row = 0;
             for (&extent, &slot) in extents.iter().zip(slots) {
                 for age in 0..taps - 1 {
-                    let product = &mut ring[age + 1];
+                    let past = &mut ring[age + 1];
                     if extent > 0 && pos[row] > 0 {
                         // SAFETY: the caller vouches for these channels of the state.
-                        product[..len]
+                        past[..len]
                             .copy_from_slice(unsafe { self.state.part(stored(slot, age, first, len)) });
                     } else {
-                        product.fill(0.0);
+                        past.fill(0.0);
                     }
                 }
                 for t in 0..extent as usize {
-                    let x = bcx.row(row);
-                    let (b, c, x) =
-                        (&x[first..][..len], &x[width + first..][..len], &x[2 * width + first..][..len]);
+                    ring[t % taps][..len].copy_from_slice(&x.row(row)[first..][..len]);
                     let out = &mut self.out.row(row)[first..][..len];
                     let mut i = 0;
                     while i < len {
                         let n = (len - i).min(S::LANES);
-                        // SAFETY: `n` values are left at `i` in each slice; a whole vector fits the tile arrays at `i`,
-                        // since TILE is a multiple of LANES.
+                        // SAFETY: `n` values are left at `i` in `out`; a whole vector fits the tile arrays at `i`, since
+                        // TILE is a multiple of LANES.
                         unsafe {
-                            let b = s.load_partial(b.as_ptr().add(i), n);
-                            let x = s.load_partial(x.as_ptr().add(i), n);
-                            s.store(ring[t % taps].as_mut_ptr().add(i), s.mul(b, x));
                             let mut sum = s.load(start.as_ptr().add(i));
                             for (j, tap) in taps_of_tile.iter().enumerate() {
-                                let product = &ring[(t + 1 + j) % taps];
-                                sum =
-                                    s.fma(s.load(tap.as_ptr().add(i)), s.load(product.as_ptr().add(i)), sum);
+                                let past = &ring[(t + 1 + j) % taps];
+                                sum = s.fma(s.load(tap.as_ptr().add(i)), s.load(past.as_ptr().add(i)), sum);
                             }
-                            let c = s.load_partial(c.as_ptr().add(i), n);
-                            s.store_partial(out.as_mut_ptr().add(i), s.mul(c, sum), n);
+                            s.store_partial(out.as_mut_ptr().add(i), sum, n);
                         }
                         i += n;
                     }

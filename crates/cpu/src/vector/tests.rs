@@ -439,24 +439,23 @@ proptest! {
 
 /// A whole sequence from zeros, in f64.
 fn conv_reference(
-    bcx: &[f32],
+    x: &[f32],
     weight: &[f32],
     bias: Option<&[f32]>,
     channels: usize,
     taps: usize,
 ) -> Vec<f64> {
-    let rows = bcx.len() / (3 * channels);
-    let at = |t: usize, part: usize, c: usize| f64::from(bcx[(t * 3 + part) * channels + c]);
+    let rows = x.len() / channels;
     let mut out = vec![0.0; rows * channels];
     for t in 0..rows {
         for c in 0..channels {
             let mut sum = bias.map_or(0.0, |b| b[c].into());
             for j in 0..taps {
                 if let Some(past) = (t + j).checked_sub(taps - 1) {
-                    sum += f64::from(weight[c * taps + j]) * at(past, 0, c) * at(past, 2, c);
+                    sum += f64::from(weight[c * taps + j]) * f64::from(x[past * channels + c]);
                 }
             }
-            out[t * channels + c] = at(t, 1, c) * sum;
+            out[t * channels + c] = sum;
         }
     }
     out
@@ -468,8 +467,8 @@ fn short_conv_is_the_same_whole_chunked_and_among_others() {
         let weight = noise(20, channels * taps);
         let bias = noise(21, channels);
         let inputs: Vec<Vec<f32>> =
-            (0..3).map(|s| noise(30 + s, [23, 1, 9][s as usize] * 3 * channels)).collect();
-        let rows: Vec<usize> = inputs.iter().map(|x| x.len() / (3 * channels)).collect();
+            (0..3).map(|s| noise(30 + s, [23, 1, 9][s as usize] * channels)).collect();
+        let rows: Vec<usize> = inputs.iter().map(|x| x.len() / channels).collect();
         for bias in [None, Some(&bias[..])] {
             let want: Vec<Vec<f64>> =
                 inputs.iter().map(|x| conv_reference(x, &weight, bias, channels, taps)).collect();
@@ -480,18 +479,18 @@ fn short_conv_is_the_same_whole_chunked_and_among_others() {
                 let mut done = [0; 3];
                 while done.iter().zip(&rows).any(|(d, n)| d < n) {
                     let extents: Vec<u32> = (0..3).map(|i| chunk.min(rows[i] - done[i]) as u32).collect();
-                    let (mut bcx, mut pos, mut snap) = (Vec::new(), Vec::new(), Vec::new());
+                    let (mut x, mut pos, mut snap) = (Vec::new(), Vec::new(), Vec::new());
                     for i in 0..3 {
                         let n = extents[i] as usize;
-                        bcx.extend_from_slice(&inputs[i][done[i] * 3 * channels..][..n * 3 * channels]);
+                        x.extend_from_slice(&inputs[i][done[i] * channels..][..n * channels]);
                         pos.extend((done[i]..done[i] + n).map(|p| p as u32));
                         snap.extend((0..n).map(|r| if r + 1 == n { 3 - i as u32 } else { NO_SLOT }));
                     }
                     let used = pos.len();
-                    bcx.extend(vec![1.0; 3 * channels]);
+                    x.extend(vec![1.0; channels]);
                     let mut out = vec![5.0; (used + 1) * channels];
                     let conv = ShortConv {
-                        bcx: Rows::new(&bcx, 3 * channels),
+                        x: Rows::new(&x, channels),
                         weight: &weight,
                         bias,
                         taps,
@@ -529,12 +528,12 @@ fn short_conv_is_the_same_whole_chunked_and_among_others() {
 #[test]
 fn short_conv_stores_the_state_after_any_row() {
     let (channels, taps) = (3, 3);
-    let bcx = noise(40, 5 * 3 * channels);
+    let x = noise(40, 5 * channels);
     let weight = noise(41, channels * taps);
     let mut state = vec![0.0; 5 * (taps - 1) * channels];
     let mut out = vec![0.0; 5 * channels];
     let conv = ShortConv {
-        bcx: Rows::new(&bcx, 3 * channels),
+        x: Rows::new(&x, channels),
         weight: &weight,
         bias: None,
         taps,
@@ -548,12 +547,12 @@ fn short_conv_stores_the_state_after_any_row() {
         let state = SharedSlice::new(&mut state);
         short_conv(CpuIsa::detect(), conv, state, 0..channels, RowsMut::new(&mut out, channels));
     }
-    let product = |t: usize, c: usize| bcx[t * 9 + c] * bcx[t * 9 + 6 + c];
+    let at = |t: usize, c: usize| x[t * channels + c];
     for c in 0..channels {
         let slot = |slot: usize| [state[slot * 6 + c], state[slot * 6 + 3 + c]];
-        assert_eq!(slot(4), [0.0, product(0, c)]);
-        assert_eq!(slot(2), [product(1, c), product(2, c)]);
-        assert_eq!(slot(1), [product(3, c), product(4, c)]);
+        assert_eq!(slot(4), [0.0, at(0, c)]);
+        assert_eq!(slot(2), [at(1, c), at(2, c)]);
+        assert_eq!(slot(1), [at(3, c), at(4, c)]);
         assert_eq!((slot(0), slot(3)), ([0.0; 2], [0.0; 2]));
     }
 }

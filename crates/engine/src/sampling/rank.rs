@@ -6,6 +6,9 @@
 pub(super) struct Ranked(u64);
 
 impl Ranked {
+    /// Below the rank of every token.
+    const LEAST: Ranked = Ranked(0);
+
     /// The rank of `id` at `logit`, which is not NaN. Both zeros are one value.
     pub(super) fn new(logit: f32, id: u32) -> Self {
         // Adding 0 turns -0 into +0. Flipping the sign bit of positive floats and every bit of negative ones makes
@@ -42,13 +45,13 @@ pub(super) fn select(items: impl Iterator<Item = Ranked>, k: usize, best: &mut V
         return;
     }
     let room = k.saturating_mul(2).saturating_add(64);
-    let mut floor = None;
+    let mut floor = Ranked::LEAST;
     for item in items {
-        if Some(item) > floor {
+        if item > floor {
             best.push(item);
             if best.len() == room {
                 cut(best);
-                floor = best.iter().min().copied();
+                floor = best.iter().min().copied().unwrap_or(floor);
             }
         }
     }

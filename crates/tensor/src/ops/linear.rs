@@ -7,6 +7,9 @@ use crate::{DType, HostTensor};
 /// Activations in a block that shares one 8-bit scale in [`Precision::Fast`].
 pub const ACTIVATION_BLOCK: usize = 32;
 
+/// In [`Precision::Fast`] a block of activations that are all smaller may count as zeros. 2^-100.
+pub const TINY_ACTIVATIONS: f64 = 1.0 / (1u128 << 100) as f64;
+
 pub(super) fn infer(op: &Op, c: &Check) -> Result<Vec<Operand>, OperandError> {
     if matches!(op, Op::Gather) {
         let d = c.weight(0, 2)?[1];
@@ -125,8 +128,12 @@ pub(super) fn matmul_bound(
     // One rounding per term, and three for the scales of weights and activations and their product.
     let mut out: Vec<f64> = sums.iter().map(|s| (k as f64 + 3.0) * (UNIT * s + FLUSH)).collect();
     if precision == Precision::Fast && w.dtype().is_quantised() {
-        // Codes of -127..127: a step is amax / 127, and rounding to the nearest code misses by half a step.
-        let half_step = |block: &[f64]| block.iter().fold(0.0, |m: f64, x| m.max(*x)) / 254.0;
+        // Codes of -127..127: a step is amax / 127, and rounding to the nearest code misses by half a step. Blocks too
+        // small for the reciprocal of a step to be finite become zeros.
+        let half_step = |block: &[f64]| {
+            let amax = block.iter().fold(0.0, |m: f64, x| m.max(*x));
+            if amax < TINY_ACTIVATIONS { amax } else { amax / 254.0 }
+        };
         let steps: Vec<f64> = magnitudes
             .chunks(k.max(1))
             .flat_map(|row| row.chunks(ACTIVATION_BLOCK))

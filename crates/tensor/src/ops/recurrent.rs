@@ -58,7 +58,11 @@ fn short_conv(args: &mut [HostTensor]) -> Result<Vec<f64>, ReferenceError> {
                 0 => vec![0.0; state_len],
                 _ if slot < slot_count => before[slot * state_len..][..state_len].to_vec(),
                 _ => {
-                    return bad_value(op, 5, format!("sequence {sequence} reads slot {slot} of {slot_count}"));
+                    return bad_value(
+                        op,
+                        5,
+                        format!("sequence {sequence} reads slot {slot} of {slot_count}"),
+                    );
                 }
             };
         }

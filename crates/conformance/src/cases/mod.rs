@@ -1,0 +1,50 @@
+//! The cases: op x type x shape class.
+//!
+//! Classes: `tiny` (one row, one block, one output), `odd` (nothing a multiple of anything), `large`, `empty` (no row in
+//! the step), `strided` (operands that are column slices or repeated rows), and what is special to an op.
+
+mod attention;
+mod elementwise;
+mod linear;
+mod moe;
+mod recurrent;
+mod rows;
+
+use tensor::DType;
+
+use crate::case::Case;
+
+/// Types a weight may have.
+pub const WEIGHT_TYPES: [DType; 11] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+/// Every case.
+pub fn all() -> Vec<Case> {
+    [
+        linear::cases(),
+        elementwise::cases(),
+        rows::cases(),
+        attention::cases(),
+        moe::cases(),
+        recurrent::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A row length of `blocks` blocks; for plain types of 37 elements each, so that nothing is aligned.
+fn length(dtype: DType, blocks: usize) -> usize {
+    blocks * if dtype.is_quantised() { dtype.block_len() } else { 37 }
+}

@@ -1,0 +1,246 @@
+//! Running cases on a backend.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use graph::backend::{Backend, Bindings, CompileOptions, DeviceError, RowSource, StateDesc};
+use graph::{Graph, PortKind};
+use tensor::HostTensor;
+use tensor::ops::Precision;
+
+use crate::case::{Case, Padding, Step};
+use crate::reference::interpret;
+use crate::report::{Failure, Report};
+
+/// The outputs of one step by name, whole rows.
+type Outputs = BTreeMap<String, Vec<f32>>;
+
+/// What a step's output must be, and how far it may lie from that in each precision.
+struct Expected {
+    values: Vec<f32>,
+    exact: Vec<f64>,
+    fast: Vec<f64>,
+}
+
+/// Runs every case that `filter` accepts and reports.
+pub fn run(backend: &dyn Backend, filter: impl Fn(&Case) -> bool) -> Report {
+    let mut report = Report { device: backend.name().to_owned(), ..Report::default() };
+    for case in crate::cases::all().iter().filter(|c| filter(c)) {
+        judge(backend, case, &mut report);
+    }
+    report
+}
+
+/// Runs one case in both precisions and enters the result.
+pub fn judge(backend: &dyn Backend, case: &Case, report: &mut Report) {
+    let before = report.failures.len();
+    let (mut worst, mut unsupported) = (0.0, false);
+    let mut fail = |check: String, problem: String| {
+        report.failures.push(Failure { case: case.name(), check, problem });
+    };
+    match expect(case) {
+        Err(problem) => fail("reference".to_owned(), problem),
+        Ok(expected) => {
+            for precision in [Precision::Exact, Precision::Fast] {
+                match check(backend, case, precision, &expected, &mut fail) {
+                    Ok(share) => worst = f64::max(worst, share),
+                    Err(DeviceError::Unsupported { .. }) => unsupported = true,
+                    Err(e) => fail(format!("{precision:?}"), e.to_string()),
+                }
+            }
+        }
+    }
+    let passed = report.failures.len() == before && !unsupported;
+    let cell = report.cell(case.op, case.dtype);
+    cell.cases += 1;
+    cell.passed += usize::from(passed);
+    cell.unsupported += usize::from(unsupported);
+    cell.worst = cell.worst.max(worst);
+}
+
+/// The outputs by the references, and their bounds by the op that gives them.
+fn expect(case: &Case) -> Result<Vec<BTreeMap<String, Expected>>, String> {
+    let graph = case.graph(Padding::default()).map_err(|e| e.to_string())?;
+    let layout = graph::validate::StepLayout::new(&graph);
+    let mut ports: Vec<Option<HostTensor>> = vec![None; graph.ports.len()];
+    for (place, port) in ports.iter_mut().zip(&graph.ports) {
+        *place = match port.kind {
+            PortKind::Weight => case.weights.get(&port.name).cloned(),
+            PortKind::State => Some(HostTensor::zeros(port.dtype, port.shape).map_err(|e| e.to_string())?),
+            _ => None,
+        };
+    }
+    let mut all = vec![];
+    for step in &case.steps {
+        let mut buffer = vec![0u32; layout.words()];
+        let mut scalars = vec![];
+        step.with_inputs(|s| layout.encode(s, &mut buffer, &mut scalars)).map_err(|e| e.to_string())?;
+        for (i, port) in graph.ports.iter().enumerate() {
+            if let Some(at) = layout.offset(graph::PortId(i as u32)) {
+                let words = bytemuck::cast_slice(&buffer[at..][..port.shape.elements()]);
+                let tensor = HostTensor::new(port.dtype, port.shape.dims(), words);
+                ports[i] = Some(tensor.map_err(|e| e.to_string())?);
+            }
+        }
+        let mut bounds = BTreeMap::new();
+        let outputs = interpret(&graph, &mut ports, &|op, args| op.reference(args), &mut |node, args| {
+            let [exact, fast] = [Precision::Exact, Precision::Fast].map(|p| node.op.bounds(args, p));
+            for (id, pair) in node.outputs.iter().zip(exact?.into_iter().zip(fast?)) {
+                bounds.insert(*id, pair);
+            }
+            Ok(())
+        })
+        .map_err(|e| e.to_string())?;
+        let mut expected = BTreeMap::new();
+        for (name, tensor) in outputs {
+            let port = graph.find_port(&name).expect("an output of the graph");
+            let (exact, fast) = bounds.remove(&graph.base(graph.port(port).value)).expect("a node's result");
+            let real = tensor.shape().elements() / case.bucket(Padding::default()) * step.row_count();
+            let values = tensor.f32s().map_err(|e| e.to_string())?[..real].to_vec();
+            expected.insert(name, Expected { values, exact, fast });
+        }
+        all.push(expected);
+    }
+    Ok(all)
+}
+
+/// All checks of one precision. Gives the worst error as a share of its bound.
+fn check(
+    backend: &dyn Backend,
+    case: &Case,
+    precision: Precision,
+    expected: &[BTreeMap<String, Expected>],
+    fail: &mut impl FnMut(String, String),
+) -> Result<f64, DeviceError> {
+    let plain = execute(backend, case, precision, &case.steps, Padding::default())?;
+    let mut worst = 0.0;
+    for (at, (have, want)) in plain.iter().zip(expected).enumerate() {
+        for (name, want) in want {
+            let have = &have[name];
+            let bounds = if precision == Precision::Exact { &want.exact } else { &want.fast };
+            let check = || format!("{precision:?}, step {at}, {name}");
+            if have.len() != want.values.len() {
+                fail(check(), format!("{} elements, must be {}", have.len(), want.values.len()));
+                worst = f64::INFINITY;
+                continue;
+            }
+            let shares = have.iter().zip(&want.values).zip(bounds).map(|((h, w), b)| share(*h, *w, *b));
+            let (i, most) = shares.enumerate().fold((0, 0.0), |m, s| if s.1 > m.1 { s } else { m });
+            if most > 1.0 {
+                let (have, want, bound) = (have[i], want.values[i], bounds[i]);
+                fail(check(), format!("element {i} is {have:e}, must be {want:e} within {bound:.1e}"));
+            }
+            worst = f64::max(worst, most);
+        }
+    }
+    let padding = Padding { rows: 5, seqs: 2 };
+    let padded = execute(backend, case, precision, &case.steps, padding)?;
+    let straight: Vec<Vec<usize>> = case.steps.iter().map(|s| (0..s.row_count()).collect()).collect();
+    let mut same = |what: &str, have: &[Outputs], rows: &[Vec<usize>]| {
+        if let Some(problem) = differing_row(&plain, have, case, rows) {
+            fail(format!("{precision:?}, bits {what}"), problem);
+        }
+    };
+    same("in a larger bucket", &padded, &straight);
+    for (what, selected) in [("in another order", case.reversed()), ("alone", case.alone())] {
+        let (steps, rows): (Vec<Step>, Vec<Vec<usize>>) = selected.into_iter().unzip();
+        let have = execute(backend, case, precision, &steps, Padding::default())?;
+        same(what, &have, &rows);
+    }
+    Ok(worst)
+}
+
+/// The error as a share of the bound.
+fn share(have: f32, want: f32, bound: f64) -> f64 {
+    let error = (f64::from(have) - f64::from(want)).abs();
+    if have.to_bits() == want.to_bits() || error == 0.0 {
+        0.0
+    } else if error.is_nan() {
+        f64::INFINITY
+    } else {
+        error / bound // infinite for a bound of zero
+    }
+}
+
+/// The first row whose bits differ; row i of `have` was row `rows[i]` of `plain`.
+fn differing_row(plain: &[Outputs], have: &[Outputs], case: &Case, rows: &[Vec<usize>]) -> Option<String> {
+    for (at, ((plain, have), rows)) in plain.iter().zip(have).zip(rows).enumerate() {
+        for (name, plain) in plain {
+            let width = plain.len().checked_div(case.steps[at].row_count()).unwrap_or(0);
+            let have = &have[name];
+            if have.len() != rows.len() * width {
+                return Some(format!("step {at}, {name}: {} elements for {} rows", have.len(), rows.len()));
+            }
+            for (row, was) in rows.iter().enumerate() {
+                let (a, b) = (&have[row * width..][..width], &plain[was * width..][..width]);
+                if let Some(i) = (0..width).find(|i| a[*i].to_bits() != b[*i].to_bits()) {
+                    return Some(format!(
+                        "step {at}, {name}: row {row} (was {was}) has {:e} at {i}, had {:e}",
+                        a[i], b[i]
+                    ));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Runs the steps over fresh states. Outputs are cut to the true rows.
+fn execute(
+    backend: &dyn Backend,
+    case: &Case,
+    precision: Precision,
+    steps: &[Step],
+    padding: Padding,
+) -> Result<Vec<Outputs>, DeviceError> {
+    let broken = |problem: String| DeviceError::Binding { port: case.name(), problem };
+    let graph = case.graph(padding).map_err(|e| broken(e.to_string()))?;
+    let options = CompileOptions { label: case.name(), precision };
+    let plan = backend.compile(&graph, &options)?;
+    let mut instance = plan.instance(&bind(backend, case, &graph)?)?;
+    let mut all = vec![];
+    for step in steps {
+        let encoded = step.with_inputs(|s| instance.encode(s))?;
+        pollster::block_on(instance.submit(encoded))?;
+        let mut outputs = Outputs::new();
+        for port in graph.ports.iter().filter(|p| p.kind == PortKind::Output) {
+            let given = instance.output(&port.name)?;
+            // Results that count rows in another way than by their first axis have no bound: cut them here.
+            let real = port.shape.elements() / case.bucket(padding) * step.row_count();
+            outputs.insert(port.name.clone(), given[..real.min(given.len())].to_vec());
+        }
+        all.push(outputs);
+    }
+    Ok(all)
+}
+
+fn bind(backend: &dyn Backend, case: &Case, graph: &Graph) -> Result<Bindings, DeviceError> {
+    let mut bindings = Bindings::default();
+    for desc in graph.weights() {
+        let handle = backend.weight(&desc, &Stored(&case.weights[&desc.name]))?;
+        bindings.weights.insert(desc.name, handle);
+    }
+    for port in graph.ports.iter().filter(|p| p.kind == PortKind::State) {
+        let desc = StateDesc { name: port.name.clone(), dtype: port.dtype, shape: port.shape };
+        bindings.states.insert(desc.name.clone(), Arc::clone(&backend.state(&desc)?));
+    }
+    Ok(bindings)
+}
+
+/// Rows of a tensor in memory.
+struct Stored<'a>(&'a HostTensor);
+
+impl RowSource for Stored<'_> {
+    fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {
+        for row in rows {
+            match self.0.row_bytes(row) {
+                Ok(bytes) => sink(row, bytes),
+                Err(e) => {
+                    return Err(DeviceError::Binding { port: format!("row {row}"), problem: e.to_string() });
+                }
+            }
+        }
+        Ok(())
+    }
+}

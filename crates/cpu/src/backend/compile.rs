@@ -1,0 +1,443 @@
+//! From a graph to a list of kernels.
+
+use std::sync::Arc;
+
+use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc};
+use graph::validate::StepLayout;
+use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection, Source, ValueId};
+use tensor::ops::{Activation, Binary};
+use tensor::{DType, Op};
+
+use crate::quant::{ActBlock, BLOCK};
+use crate::vector;
+
+use super::Shared;
+use super::instance::{CpuPlan, OutputInfo, PlanInner};
+use super::operand::{Place, Resolver, RowsArg};
+use super::state::{AttentionStep, ConvStep, KvWriteStep};
+use super::steps::{ExpertOrder, Input, Product, Step, Table};
+
+/// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
+const ALIGN: usize = 64;
+
+pub(super) fn compile(shared: Arc<Shared>, graph: &Graph, options: &CompileOptions) -> Result<CpuPlan, DeviceError> {
+    let arena = graph::memory::plan(graph, ALIGN);
+    let mut places = vec![None; graph.values.len()];
+    for (place, offset) in places.iter_mut().zip(&arena.offsets) {
+        *place = offset.map(|bytes| Place::Arena(bytes / 4));
+    }
+    let layout = StepLayout::new(graph);
+    for (i, port) in graph.ports.iter().enumerate() {
+        let at = layout.offset(graph::PortId(i as u32));
+        if let Some(at) = at {
+            places[port.value.0 as usize] = Some(Place::Input(at));
+        }
+    }
+    let (mut outputs, mut output_words) = (vec![], 0);
+    for port in graph.ports.iter().filter(|p| p.kind == PortKind::Output) {
+        let base = graph.base(port.value);
+        let elements = port.shape.elements();
+        // Two outputs may be views of one value; they share its storage.
+        let at = match places[base.0 as usize] {
+            Some(Place::Output(at)) => at,
+            _ => {
+                let at = output_words;
+                places[base.0 as usize] = Some(Place::Output(at));
+                output_words += elements.next_multiple_of(ALIGN / 4);
+                at
+            }
+        };
+        let value = graph.value(port.value);
+        let per = elements / port.shape.dims().first().copied().unwrap_or(1).max(1);
+        outputs.push(OutputInfo {
+            name: port.name.clone(),
+            offset: at + value.layout.offset,
+            elements,
+            bound: value.bound.map(|b| (b.0 as usize, per)),
+        });
+    }
+
+    let mut compiler = Compiler {
+        resolver: Resolver { graph, places },
+        weights: graph.weights(),
+        precision: options.precision,
+        isa: shared.isa.name(),
+        scratch_at: arena.bytes / 4,
+        scratch_words: 0,
+        quantised: None,
+        steps: vec![],
+        selections: vec![],
+    };
+    for node in &graph.nodes {
+        compiler.node(node)?;
+    }
+    let Compiler { steps, selections, weights, scratch_words, .. } = compiler;
+
+    let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
+    let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
+    let memory = MemoryReport {
+        arena: arena.bytes as u64,
+        unaliased: arena.unaliased as u64,
+        io: ((layout.words() + output_words) * 4) as u64,
+        scratch: (scratch_words * 4) as u64,
+        weights: weights.iter().map(|w| bytes(w.dtype, w.shape.elements())).sum(),
+        states: states.iter().map(|p| bytes(p.dtype, p.shape.elements())).sum(),
+    };
+    let how = format!("cpu {} {:?}", shared.isa.name(), options.precision);
+    let report = PlanReport {
+        label: options.label.clone(),
+        identity: Identity::of(graph, &how),
+        ports: PlanReport::ports(graph),
+        scalars: graph.scalars.clone(),
+        selections,
+        memory,
+    };
+    let arena_bytes = arena.bytes + scratch_words * 4;
+    let inner = PlanInner {
+        states: states.iter().map(|p| (p.name.clone(), p.dtype, p.shape)).collect(),
+        graph: graph.clone(),
+        steps,
+        layout,
+        weights,
+        outputs,
+        output_words,
+        arena_bytes,
+        shared,
+    };
+    // The storage is made before any instance asks for it, so that the largest plan, compiled first, sizes it.
+    inner.shared.arena(arena_bytes)?;
+    Ok(CpuPlan { inner: Arc::new(inner), report })
+}
+
+struct Compiler<'a> {
+    resolver: Resolver<'a>,
+    weights: Vec<WeightDesc>,
+    precision: Precision,
+    isa: &'static str,
+    /// Scratch for quantised activations and expert orders, behind the intermediates.
+    scratch_at: usize,
+    scratch_words: usize,
+    /// The value whose blocks are in scratch, so that consecutive products share them.
+    quantised: Option<ValueId>,
+    steps: Vec<Step>,
+    selections: Vec<Selection>,
+}
+
+impl Compiler<'_> {
+    fn unsupported<T>(&self, node: &Node, reason: impl Into<String>) -> Result<T, DeviceError> {
+        let op = format!("{} {} at {}:{}", node.op.name(), self.operands(node), node.site.file(), node.site.line());
+        Err(DeviceError::Unsupported { device: "cpu".into(), op, reason: reason.into() })
+    }
+
+    fn operands(&self, node: &Node) -> String {
+        let show = |id: &ValueId| {
+            let v = self.resolver.graph.value(*id);
+            format!("{}{}", v.dtype, v.layout.shape)
+        };
+        node.inputs.iter().take(3).map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    fn select(&mut self, node: &Node, kernel: impl Into<String>, reason: impl Into<String>) {
+        let selection = Selection {
+            op: node.op.name(),
+            operands: self.operands(node),
+            kernel: format!("{}/{}", kernel.into(), self.isa),
+            reason: reason.into(),
+            site: format!("{}:{}", node.site.file(), node.site.line()),
+        };
+        self.selections.push(selection);
+    }
+
+    fn rows(&self, node: &Node, id: ValueId, width: usize) -> Result<RowsArg, DeviceError> {
+        match self.resolver.rows(id, width) {
+            Some(rows) => Ok(rows),
+            None => {
+                let layout = self.resolver.graph.value(id).layout;
+                self.unsupported(node, format!("an operand {layout:?} is not rows of {width} that a kernel can walk"))
+            }
+        }
+    }
+
+    /// The value as rows of its last axis.
+    fn last(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        self.rows(node, id, self.resolver.shape(id).last())
+    }
+
+    /// The value as rows of everything after its first axis.
+    fn outer(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
+    }
+
+    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+        match self.resolver.weight(id) {
+            Some(w) if self.weights[w].layout == graph::backend::WeightUse::Elements => Ok(w),
+            Some(w) => self.unsupported(node, format!("weight `{}` is both a matrix and elements", self.weights[w].name)),
+            None => self.unsupported(node, "this operand must be a weight"),
+        }
+    }
+
+    fn matrix(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+        match self.resolver.weight(id) {
+            Some(w) => Ok(w),
+            None => self.unsupported(node, "the matrix must be a weight"),
+        }
+    }
+
+    fn state(&self, node: &Node) -> Result<usize, DeviceError> {
+        let operand = node.op.state_operand().map(|i| node.inputs[i]);
+        match operand.and_then(|id| self.resolver.state(id)) {
+            Some(state) => Ok(state),
+            None => self.unsupported(node, "the state operand must be a state port"),
+        }
+    }
+
+    fn scratch(&mut self, words: usize) -> usize {
+        self.scratch_words = self.scratch_words.max(words.next_multiple_of(ALIGN / 4));
+        self.scratch_at
+    }
+
+    /// Activations of a product: quantised for quantised weights in the fast class, otherwise as they are. `reserve`
+    /// words of scratch in front belong to the caller.
+    fn input(&mut self, node: &Node, x: ValueId, weights: &[usize], reserve: usize) -> Result<Input, DeviceError> {
+        let rows = self.last(node, x)?;
+        let quantised = weights.iter().filter(|w| self.weights[**w].dtype.is_quantised()).count();
+        if self.precision == Precision::Exact || quantised == 0 {
+            return Ok(Input::Exact(rows));
+        }
+        if quantised != weights.len() {
+            return self.unsupported(node, "sibling matrices mix quantised and plain types");
+        }
+        let reserve = reserve.next_multiple_of(ALIGN / 4);
+        let blocks = rows.rows * rows.width / BLOCK;
+        let at = self.scratch(reserve + blocks * size_of::<ActBlock>() / 4) + reserve;
+        // Blocks of the same value that an earlier product left are used again.
+        if self.quantised != Some(x) {
+            self.steps.push(Step::Quantise { x: rows, at });
+            self.quantised = (reserve == 0).then_some(x);
+        }
+        Ok(Input::Quantised { at, rows })
+    }
+
+    fn product_reason(&self, input: &Input) -> (&'static str, &'static str) {
+        match input {
+            Input::Exact(_) => ("matmul_f32", "f32 activations"),
+            Input::Quantised { .. } => ("matmul_i8", "8-bit activations, integer products"),
+        }
+    }
+
+    fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let writes_scratch_source = |c: &Self| node.outputs.iter().any(|o| Some(*o) == c.quantised);
+        if writes_scratch_source(self) {
+            self.quantised = None;
+        }
+        let step = match &node.op {
+            Op::MatMul => {
+                let w = self.matrix(node, node.inputs[1])?;
+                return self.products(node, &[w], &[None]);
+            }
+            Op::MatMuls { biased } => {
+                let n = biased.len();
+                let w: Result<Vec<_>, _> = node.inputs[1..=n].iter().map(|id| self.matrix(node, *id)).collect();
+                let mut rows = node.inputs[n + 1..].iter();
+                let mut biases = vec![];
+                for has in biased {
+                    let row = if *has { rows.next() } else { None };
+                    biases.push(row.map(|id| self.elements(node, *id)).transpose()?);
+                }
+                return self.products(node, &w?, &biases);
+            }
+            Op::Gather => {
+                let (table, ids) = (node.inputs[0], self.last(node, node.inputs[1])?);
+                let ids = RowsArg { rows: ids.width, width: 1, stride: 1, bound: self.bound(node.inputs[1]), ..ids };
+                let out = self.last(node, node.outputs[0])?;
+                let table = match self.resolver.weight(table) {
+                    Some(w) => Table::Weight(w),
+                    None => Table::Rows(self.last(node, table)?),
+                };
+                self.select(node, "gather", "decodes rows of the packed layout");
+                Step::Gather { table, ids, out }
+            }
+            Op::Binary(op) => {
+                let op = match op {
+                    Binary::Add => vector::Binary::Add,
+                    Binary::Mul => vector::Binary::Mul,
+                };
+                self.select(node, "rows", "elementwise");
+                self.binary(node, op)?
+            }
+            Op::GatedActivate(activation) => {
+                self.select(node, "gated_rows", "fused activation and product");
+                let op = match activation {
+                    Activation::Silu => vector::Binary::SiluMul,
+                    Activation::GeluTanh => vector::Binary::GeluTanhMul,
+                    Activation::GeluErf => vector::Binary::GeluErfMul,
+                    Activation::Sigmoid => vector::Binary::SigmoidMul,
+                };
+                self.binary(node, op)?
+            }
+            Op::Activate(activation) => {
+                self.select(node, "rows", "elementwise");
+                let op = match activation {
+                    Activation::Silu => vector::Unary::Silu,
+                    Activation::GeluTanh => vector::Unary::GeluTanh,
+                    Activation::GeluErf => vector::Unary::GeluErf,
+                    Activation::Sigmoid => vector::Unary::Sigmoid,
+                };
+                Step::Unary { op, x: self.last(node, node.inputs[0])?, out: self.last(node, node.outputs[0])? }
+            }
+            Op::Scale { factor } => {
+                self.select(node, "rows", "elementwise");
+                let op = vector::Unary::Scale(*factor);
+                Step::Unary { op, x: self.last(node, node.inputs[0])?, out: self.last(node, node.outputs[0])? }
+            }
+            Op::RmsNorm { eps } => {
+                self.select(node, "rms_norm", "f32 lanes, fixed tree");
+                let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
+                Step::RmsNorm { x, weight: self.elements(node, node.inputs[1])?, eps: *eps, out }
+            }
+            Op::AddRmsNorm { eps } => {
+                self.select(node, "add_rms_norm", "fused residual and norm");
+                Step::AddRmsNorm {
+                    a: self.last(node, node.inputs[0])?,
+                    b: self.last(node, node.inputs[1])?,
+                    weight: self.elements(node, node.inputs[2])?,
+                    eps: *eps,
+                    sum: self.last(node, node.outputs[0])?,
+                    out: self.last(node, node.outputs[1])?,
+                }
+            }
+            Op::Rope { magnitude } => {
+                self.select(node, "rope", "half-split, angles in f64");
+                Step::Rope {
+                    x: self.outer(node, node.inputs[0])?,
+                    head_dim: self.resolver.shape(node.inputs[0]).last(),
+                    pos: self.vector(node, node.inputs[1])?,
+                    inv_freq: self.elements(node, node.inputs[2])?,
+                    magnitude: *magnitude,
+                    out: self.outer(node, node.outputs[0])?,
+                }
+            }
+            Op::Route { renormalise, .. } => {
+                self.select(node, "route", "softmax, selection");
+                Step::Route {
+                    logits: self.last(node, node.inputs[0])?,
+                    renormalise: *renormalise,
+                    weights: self.last(node, node.outputs[0])?,
+                    experts: self.last(node, node.outputs[1])?,
+                }
+            }
+            Op::ExpertMatMul => return self.expert_products(node),
+            Op::ExpertSum => {
+                self.select(node, "expert_sum", "slot order");
+                Step::ExpertSum {
+                    y: self.last(node, node.inputs[0])?,
+                    weights: self.last(node, node.inputs[1])?,
+                    out: self.last(node, node.outputs[0])?,
+                }
+            }
+            Op::ShortConv => {
+                self.select(node, "short_conv", "channels in lanes, rows in order");
+                Step::ShortConv(ConvStep {
+                    x: self.last(node, node.inputs[0])?,
+                    weight: self.elements(node, node.inputs[1])?,
+                    taps: self.resolver.shape(node.inputs[1]).last(),
+                    state: self.state(node)?,
+                    pos: self.vector(node, node.inputs[3])?,
+                    extents: self.vector(node, node.inputs[4])?,
+                    slots: self.vector(node, node.inputs[5])?,
+                    snap: self.vector(node, node.inputs[6])?,
+                    out: self.last(node, node.outputs[0])?,
+                })
+            }
+            Op::KvWrite => {
+                self.select(node, "kv_write", "keys transposed in blocks of 16");
+                Step::KvWrite(KvWriteStep {
+                    k: self.outer(node, node.inputs[0])?,
+                    v: self.outer(node, node.inputs[1])?,
+                    state: self.state(node)?,
+                    pos: self.vector(node, node.inputs[3])?,
+                    extents: self.vector(node, node.inputs[4])?,
+                    pages: self.last(node, node.inputs[5])?,
+                })
+            }
+            Op::Attention { scale, window, softcap } => {
+                self.select(node, "paged_attention", "running softmax over key blocks in order");
+                Step::Attention(AttentionStep {
+                    q: self.outer(node, node.inputs[0])?,
+                    heads: self.resolver.shape(node.inputs[0]).dims()[1],
+                    state: self.state(node)?,
+                    pos: self.vector(node, node.inputs[2])?,
+                    until: self.vector(node, node.inputs[3])?,
+                    extents: self.vector(node, node.inputs[4])?,
+                    pages: self.last(node, node.inputs[5])?,
+                    scale: *scale,
+                    window: *window,
+                    softcap: *softcap,
+                    out: self.outer(node, node.outputs[0])?,
+                })
+            }
+        };
+        self.steps.push(step);
+        Ok(())
+    }
+
+    fn bound(&self, id: ValueId) -> Option<(usize, usize)> {
+        self.resolver.graph.value(id).bound.map(|b| (b.0 as usize, 1))
+    }
+
+    /// A one-axis operand as rows of one element.
+    fn vector(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        let whole = self.last(node, id)?;
+        Ok(RowsArg { rows: whole.width, width: 1, stride: 1, bound: self.bound(id), ..whole })
+    }
+
+    fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
+        let (a, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
+        let b = node.inputs[1];
+        if let Source::Port(_) = self.resolver.graph.value(self.resolver.graph.base(b)).source
+            && self.resolver.weight(b).is_some()
+        {
+            let layout = self.resolver.graph.value(b).layout;
+            let whole_row = layout.offset == 0 && layout.row_stride() == Some(0);
+            if !whole_row && layout.shape.rows() != 1 {
+                return self.unsupported(node, "a weight operand must be a broadcast row");
+            }
+            return Ok(Step::BinaryRow { op, a, row: self.elements(node, b)?, out });
+        }
+        Ok(Step::Binary { op, a, b: self.last(node, b)?, out })
+    }
+
+    fn products(&mut self, node: &Node, weights: &[usize], biases: &[Option<usize>]) -> Result<(), DeviceError> {
+        let x = self.input(node, node.inputs[0], weights, 0)?;
+        let (kernel, reason) = self.product_reason(&x);
+        self.select(node, kernel, reason);
+        let mut products = vec![];
+        for ((&weight, &bias), &out) in weights.iter().zip(biases).zip(&node.outputs) {
+            products.push(Product { weight, bias, out: self.last(node, out)? });
+        }
+        self.steps.push(Step::Products { x, products });
+        Ok(())
+    }
+
+    fn expert_products(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let (x, w, experts) = (node.inputs[0], self.matrix(node, node.inputs[1])?, node.inputs[2]);
+        let chosen = self.resolver.shape(experts);
+        let shared = if self.resolver.shape(x).rank() == 2 { chosen.last() } else { 1 };
+        let mut order = ExpertOrder {
+            at: 0,
+            experts: self.weights[w].shape.dims()[0],
+            pairs: chosen.elements(),
+            shared,
+        };
+        // The order overwrites whatever blocks an earlier product left.
+        self.quantised = None;
+        order.at = self.scratch(order.words());
+        let input = self.input(node, x, &[w], order.words())?;
+        self.steps.push(Step::Sort { experts: self.last(node, experts)?, order });
+        let (kernel, reason) = self.product_reason(&input);
+        self.select(node, format!("expert_{kernel}"), reason);
+        let out = self.last(node, node.outputs[0])?;
+        self.steps.push(Step::ExpertProducts { x: input, weight: w, order, out });
+        Ok(())
+    }
+}

@@ -1,0 +1,411 @@
+//! Products of activations with packed weights: y = x W^T, for one token or many.
+//!
+//! A product is computed for a range of lane groups (see [`crate::pack`]), so that a caller can split it over threads.
+//! Every output is one sum that walks the inner dimension in order: its bits depend on its row of `x` and its row of W
+//! alone, not on the number of tokens, the split, the threads or the instruction set.
+
+mod codes;
+mod format;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use crate::isa::{Isa, Kernel, VIRTUAL_LANES};
+use crate::memory::SharedSlice;
+use crate::pack::PackedMatrix;
+use crate::quant::{ActBlock, BLOCK};
+use codes::{Five, Four, Six};
+use format::{Affine, Bytes, Format, SuperAffine, SuperSymmetric, Symmetric};
+use std::marker::PhantomData;
+use std::ops::Range;
+use tensor::DType;
+use tile::{Bf16, Exact, F16, F32, Fast, Plain, Tile};
+
+/// Rows of activations, as long as the matrix's inner dimension k.
+#[derive(Clone, Copy, Debug)]
+pub enum Activations<'a> {
+    /// f32 rows, `stride` elements apart: products are `acc = fma(w, x, acc)` with the exact weights.
+    F32 {
+        /// The rows.
+        data: &'a [f32],
+        /// Elements from the start of a row to the start of the next, at least k.
+        stride: usize,
+    },
+    /// Rows of k / 32 blocks from [`crate::quant::quantise_row`], one after another: products are integer products. For
+    /// quantised weights only.
+    Quantised(&'a [ActBlock]),
+}
+
+/// Which rows of activations are multiplied, and to which rows of the output they go.
+#[derive(Clone, Copy, Debug)]
+pub struct RowMap<'a> {
+    /// How many rows.
+    pub count: usize,
+    /// The row of activations of each; in order from row 0 when absent.
+    pub input: Option<&'a [u32]>,
+    /// The row of the output of each, without repetition; in order from row 0 when absent.
+    pub output: Option<&'a [u32]>,
+}
+
+impl RowMap<'_> {
+    /// The first `count` rows, to the first `count` rows.
+    pub const fn first(count: usize) -> RowMap<'static> {
+        RowMap { count, input: None, output: None }
+    }
+}
+
+/// Where products go: row `r` of the output starts at element `r * stride + column`.
+#[derive(Clone, Copy, Debug)]
+pub struct Output<'a> {
+    /// The whole output.
+    pub data: SharedSlice<'a, f32>,
+    /// Elements from the start of a row to the start of the next.
+    pub stride: usize,
+    /// Where this matrix's outputs start in a row, when several matrices share the output.
+    pub column: usize,
+}
+
+/// y = x W^T (+ bias) on the calling thread, into rows of `w.n()` elements.
+///
+/// # Panics
+/// As [`matmul_groups`].
+pub fn matmul(w: &PackedMatrix, x: Activations<'_>, rows: RowMap<'_>, bias: Option<&[f32]>, out: &mut [f32]) {
+    let out = Output { data: SharedSlice::new(out), stride: w.n(), column: 0 };
+    // SAFETY: the output is borrowed exclusively, and nobody else computes.
+    unsafe { matmul_groups(w, 0..w.groups(), x, rows, bias, out) }
+}
+
+/// y = x W^T (+ bias) for the rows of W in a range of lane groups.
+///
+/// `bias` has `w.n()` elements, added after the sum.
+///
+/// # Safety
+/// While the call runs, nobody else may read or write the outputs of these lane groups in the rows of the output that
+/// `rows` names. Concurrent calls on disjoint groups, columns or rows of one output are fine.
+///
+/// # Panics
+/// When rows, groups or lengths lie outside what the matrix, the activations or the output have, and when plain
+/// weights meet quantised activations.
+pub unsafe fn matmul_groups(
+    w: &PackedMatrix,
+    groups: Range<usize>,
+    x: Activations<'_>,
+    rows: RowMap<'_>,
+    bias: Option<&[f32]>,
+    out: Output<'_>,
+) {
+    assert!(
+        groups.start <= groups.end && groups.end <= w.groups(),
+        "{groups:?} of {} lane groups",
+        w.groups()
+    );
+    assert!(bias.is_none_or(|bias| bias.len() == w.n()), "a bias of another length than {}", w.n());
+    assert!(out.column.checked_add(w.n()).is_some_and(|end| end <= out.stride), "an output row is too short");
+    let rows = Rows::new(w, x, rows, &out);
+    if rows.count > 0 && !groups.is_empty() {
+        w.isa().run(Product { w, groups, x, rows, bias, out });
+    }
+}
+
+/// Decodes one row of a packed matrix: exactly the values of the stored blocks.
+///
+/// # Panics
+/// When `row` is not below `w.n()` or `out` has another length than `w.k()`.
+pub fn gather_row(w: &PackedMatrix, row: usize, out: &mut [f32]) {
+    assert!(row < w.n(), "row {row} of {}", w.n());
+    assert_eq!(out.len(), w.k(), "a row of the matrix has another length");
+    w.isa().run(GatherRow { w, row, out });
+}
+
+/// The rows of a product, checked against the activations and the output.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    count: usize,
+    input: Option<&'a [u32]>,
+    output: Option<&'a [u32]>,
+    /// The first row of activations.
+    x: *const u8,
+    /// Bytes from one row of activations to the next.
+    x_stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn new(w: &PackedMatrix, x: Activations<'_>, map: RowMap<'a>, out: &Output<'_>) -> Rows<'a> {
+        let (data, x_stride, elements, available) = match x {
+            Activations::F32 { data, stride } => {
+                assert!(stride >= w.k(), "rows of activations {stride} apart, of length {}", w.k());
+                let available = match data.len().checked_sub(w.k()) {
+                    Some(rest) if stride > 0 => rest / stride + 1,
+                    Some(_) => usize::MAX,
+                    None => 0,
+                };
+                (data.as_ptr().cast(), stride * size_of::<f32>(), data.len(), available)
+            }
+            Activations::Quantised(blocks) => {
+                assert!(w.dtype().is_quantised(), "{} weights need f32 activations", w.dtype());
+                let row = w.k() / BLOCK;
+                let available = blocks.len().checked_div(row).unwrap_or(usize::MAX);
+                (blocks.as_ptr().cast(), row * size_of::<ActBlock>(), blocks.len() * BLOCK, available)
+            }
+        };
+        let RowMap { count, input, output } = map;
+        for list in [input, output].into_iter().flatten() {
+            assert_eq!(list.len(), count, "a row list has another length than the number of rows");
+        }
+        let end = |list: Option<&[u32]>| {
+            list.map_or(count, |list| list.iter().max().map_or(0, |&last| last as usize + 1))
+        };
+        assert!(end(input) <= available, "row {} of {elements} activations", end(input));
+        let last = end(output).checked_sub(1).map(|last| last.checked_mul(out.stride));
+        let fits = match last {
+            None => true,
+            Some(start) => start
+                .and_then(|start| start.checked_add(out.column + w.n()))
+                .is_some_and(|e| e <= out.data.len()),
+        };
+        assert!(fits, "output row {} lies outside {} elements", end(output), out.data.len());
+        Rows { count, input, output, x: data, x_stride }
+    }
+
+    /// The activations of row `i` of the product.
+    #[inline(always)]
+    fn activations(&self, i: usize) -> *const u8 {
+        let row = self.input.map_or(i, |input| input[i] as usize);
+        self.x.wrapping_add(row * self.x_stride)
+    }
+
+    /// The output row of row `i` of the product.
+    #[inline(always)]
+    fn output(&self, i: usize) -> usize {
+        self.output.map_or(i, |output| output[i] as usize)
+    }
+}
+
+struct Product<'a> {
+    w: &'a PackedMatrix,
+    groups: Range<usize>,
+    x: Activations<'a>,
+    rows: Rows<'a>,
+    bias: Option<&'a [f32]>,
+    out: Output<'a>,
+}
+
+/// Calls `$run` with the format of a quantised type.
+macro_rules! with_format {
+    ($dtype:expr, $F:ident => $run:expr) => {
+        match $dtype {
+            DType::Q4_0 => {
+                type $F = Symmetric<Four, 8>;
+                $run
+            }
+            DType::Q5_0 => {
+                type $F = Symmetric<Five, 16>;
+                $run
+            }
+            DType::Q4_1 => {
+                type $F = Affine<Four, false>;
+                $run
+            }
+            DType::Q5_1 => {
+                type $F = Affine<Five, true>;
+                $run
+            }
+            DType::Q8_0 => {
+                type $F = Bytes;
+                $run
+            }
+            DType::Q4_K => {
+                type $F = SuperAffine<Four, false>;
+                $run
+            }
+            DType::Q5_K => {
+                type $F = SuperAffine<Five, true>;
+                $run
+            }
+            DType::Q6_K => {
+                type $F = SuperSymmetric<Six>;
+                $run
+            }
+            DType::F32 | DType::F16 | DType::BF16 | DType::U32 => unreachable!("a plain type"),
+        }
+    };
+}
+
+impl Kernel for Product<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        match (self.w.dtype(), self.x) {
+            (DType::F32, _) => self.tiles::<S, Plain<F32>>(s),
+            (DType::F16, _) => self.tiles::<S, Plain<F16>>(s),
+            (DType::BF16, _) => self.tiles::<S, Plain<Bf16>>(s),
+            (dtype, Activations::Quantised(_)) => with_format!(dtype, F => self.tiles::<S, Fast<F>>(s)),
+            (dtype, Activations::F32 { .. }) => with_format!(dtype, F => self.tiles::<S, Exact<F>>(s)),
+        }
+    }
+}
+
+/// Bytes of activations that are walked again and again while weights stream past: half a small L2 cache.
+const TOKEN_CACHE: usize = 256 << 10;
+
+/// Tokens of the widest tile.
+const TOKENS: usize = 4;
+
+impl Product<'_> {
+    /// Walks the tiles: for each cacheful of tokens, for each lane group, the tokens.
+    #[inline(never)]
+    fn tiles<S: Isa, K: Tile>(&self, s: S) {
+        let chunk = (TOKEN_CACHE / self.rows.x_stride.max(1)).max(1).next_multiple_of(TOKENS);
+        for start in (0..self.rows.count).step_by(chunk) {
+            let tokens = start..(start + chunk).min(self.rows.count);
+            let mut group = self.groups.start;
+            while group < self.groups.end {
+                if S::REGISTERS > 0 && group + 2 <= self.groups.end {
+                    self.tokens::<S, K, 2>(s, group, tokens.clone());
+                    group += 2;
+                } else {
+                    self.tokens::<S, K, 1>(s, group, tokens.clone());
+                    group += 1;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn tokens<S: Isa, K: Tile, const G: usize>(&self, s: S, group: usize, tokens: Range<usize>) {
+        let mut at = tokens.start;
+        while at < tokens.end {
+            let left = tokens.end - at;
+            at += if S::REGISTERS == 0 || left == 1 {
+                self.tile::<S, K, G, 1>(s, group, at)
+            } else if left < TOKENS {
+                self.tile::<S, K, G, 2>(s, group, at)
+            } else {
+                self.tile::<S, K, G, TOKENS>(s, group, at)
+            };
+        }
+    }
+
+    /// Computes and stores one tile; returns its tokens.
+    #[inline(always)]
+    fn tile<S: Isa, K: Tile, const G: usize, const T: usize>(&self, s: S, group: usize, at: usize) -> usize {
+        s.enter(TileOf::<K, G, T> { product: self, group, at, tile: PhantomData });
+        T
+    }
+}
+
+/// `G` lane groups from `group` times `T` tokens from `at`.
+struct TileOf<'a, K, const G: usize, const T: usize> {
+    product: &'a Product<'a>,
+    group: usize,
+    at: usize,
+    tile: PhantomData<K>,
+}
+
+impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        let Product { w: matrix, rows, .. } = self.product;
+        let mut w = [std::ptr::null(); G];
+        for (g, w) in w.iter_mut().enumerate() {
+            *w = matrix.group(self.group + g).as_ptr();
+        }
+        let mut x = [std::ptr::null(); T];
+        for (t, x) in x.iter_mut().enumerate() {
+            *x = rows.activations(self.at + t);
+        }
+        // SAFETY: a lane group holds `k` weights of its rows, packed for this instruction set; `Rows::new` checked that the
+        // rows of activations exist, and `Product::run` that their form fits `K`.
+        let sums = unsafe { K::sums::<S, G, T>(s, w, x, matrix.k(), matrix.block_bytes()) };
+        for g in 0..G {
+            for t in 0..T {
+                self.product.store(s, self.group + g, rows.output(self.at + t), sums[g][t]);
+            }
+        }
+    }
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn store<S: Isa>(&self, s: S, group: usize, row: usize, mut sum: S::F) {
+        let first = group * S::LANES;
+        let n = S::LANES.min(self.w.n() - first);
+        let start = row * self.out.stride + self.out.column + first;
+        // SAFETY: the caller of `matmul_groups` vouches that nobody else uses these outputs.
+        let out = unsafe { self.out.data.part_mut(start..start + n) };
+        // SAFETY: bias and output have `n` elements from here.
+        unsafe {
+            if let Some(bias) = self.bias {
+                sum = s.add(sum, s.load_partial(bias[first..first + n].as_ptr(), n));
+            }
+            if n == S::LANES {
+                s.store(out.as_mut_ptr(), sum);
+            } else {
+                s.store_partial(out.as_mut_ptr(), sum, n);
+            }
+        }
+    }
+}
+
+struct GatherRow<'a> {
+    w: &'a PackedMatrix,
+    row: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for GatherRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(mut self, s: S) {
+        match self.w.dtype() {
+            DType::F32 => self.plain(4, |b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+            DType::F16 => self.plain(2, |b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()),
+            DType::BF16 => self.plain(2, |b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()),
+            dtype => {
+                with_format!(dtype, F => s.enter(GatherQuantised::<F> { gather: self, format: PhantomData }))
+            }
+        }
+    }
+}
+
+impl GatherRow<'_> {
+    fn plain(&mut self, size: usize, decode: impl Fn(&[u8]) -> f32) {
+        let lanes = self.w.lanes();
+        let column = self.w.group(self.row / lanes).chunks_exact(size).skip(self.row % lanes).step_by(lanes);
+        for (out, bytes) in self.out.iter_mut().zip(column) {
+            *out = decode(bytes);
+        }
+    }
+}
+
+/// Decodes the whole lane group and keeps one lane: gathers are few, and one decoder serves both uses.
+struct GatherQuantised<'a, F> {
+    gather: GatherRow<'a>,
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Kernel for GatherQuantised<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        let GatherRow { w, row, out } = self.gather;
+        let group = w.group(row / S::LANES);
+        let mut weights = [s.splat(0.0); BLOCK];
+        for (at, out) in out.chunks_exact_mut(BLOCK).enumerate() {
+            let block = &group[at / F::SUBS * w.block_bytes()..][..w.block_bytes()];
+            // SAFETY: one packed block of the format.
+            unsafe { F::weights(s, block.as_ptr(), at % F::SUBS, &mut weights) };
+            for (out, &weight) in out.iter_mut().zip(&weights) {
+                let mut lanes = [0f32; VIRTUAL_LANES];
+                // SAFETY: `lanes` has room for the widest vector.
+                unsafe { s.store(lanes.as_mut_ptr(), weight) };
+                *out = lanes[row % S::LANES];
+            }
+        }
+    }
+}

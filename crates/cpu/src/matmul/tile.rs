@@ -1,0 +1,157 @@
+//! The sums of a few lane groups times a few tokens over the whole inner dimension.
+
+use super::format::Format;
+use crate::isa::Isa;
+use crate::quant::{ActBlock, BLOCK};
+use std::marker::PhantomData;
+
+/// A way to compute a product from packed weights and activations.
+pub(super) trait Tile {
+    /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`.
+    ///
+    /// # Safety
+    /// Each `w` must point at `k` weights of [`Isa::LANES`] packed rows, each `x` at `k` activations of the tile's form;
+    /// `k` must fill whole blocks of the format.
+    unsafe fn sums<S: Isa, const G: usize, const T: usize>(
+        s: S,
+        w: [*const u8; G],
+        x: [*const u8; T],
+        k: usize,
+        block_bytes: usize,
+    ) -> [[S::F; T]; G];
+}
+
+/// 8-bit activations ([`ActBlock`]) and integer products.
+pub(super) struct Fast<F>(PhantomData<F>);
+/// f32 activations and decoded weights: `acc = fma(w, x, acc)` in the order of the inner dimension.
+pub(super) struct Exact<F>(PhantomData<F>);
+/// f32 activations and plain weights, in the same order as [`Exact`].
+pub(super) struct Plain<P>(PhantomData<P>);
+
+/// A plain element type.
+pub(super) trait Element {
+    /// Bytes of an element.
+    const BYTES: usize;
+    /// One element of each row, as f32.
+    ///
+    /// # Safety
+    /// `p` must be readable for [`Isa::LANES`] elements.
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F;
+}
+
+/// binary32.
+pub(super) struct F32;
+/// binary16.
+pub(super) struct F16;
+/// bfloat16.
+pub(super) struct Bf16;
+
+impl Element for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe { s.load(p.cast()) }
+    }
+}
+
+impl Element for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe { s.load_f16(p.cast()) }
+    }
+}
+
+impl Element for Bf16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe { s.load_bf16(p.cast()) }
+    }
+}
+
+impl<F: Format> Tile for Fast<F> {
+    #[inline(always)]
+    unsafe fn sums<S: Isa, const G: usize, const T: usize>(
+        s: S,
+        mut w: [*const u8; G],
+        mut x: [*const u8; T],
+        k: usize,
+        block_bytes: usize,
+    ) -> [[S::F; T]; G] {
+        let mut acc = [[s.splat(0.0); T]; G];
+        for _ in 0..k / (F::SUBS * BLOCK) {
+            // SAFETY: the caller vouches for `k` weights and activations; each round passes one block of them.
+            unsafe { F::block::<S, G, T>(s, w, x, &mut acc) };
+            for w in &mut w {
+                *w = w.wrapping_add(block_bytes);
+            }
+            for x in &mut x {
+                *x = x.wrapping_add(F::SUBS * size_of::<ActBlock>());
+            }
+        }
+        acc
+    }
+}
+
+impl<F: Format> Tile for Exact<F> {
+    #[inline(always)]
+    unsafe fn sums<S: Isa, const G: usize, const T: usize>(
+        s: S,
+        w: [*const u8; G],
+        x: [*const u8; T],
+        k: usize,
+        block_bytes: usize,
+    ) -> [[S::F; T]; G] {
+        let mut acc = [[s.splat(0.0); T]; G];
+        let mut weights = [[s.splat(0.0); BLOCK]; G];
+        for at in (0..k).step_by(BLOCK) {
+            let (block, sub) = (at / BLOCK / F::SUBS, at / BLOCK % F::SUBS);
+            for g in 0..G {
+                // SAFETY: the caller vouches for the packed blocks of `k` weights.
+                unsafe { F::weights(s, w[g].add(block * block_bytes), sub, &mut weights[g]) };
+            }
+            for i in 0..BLOCK {
+                for t in 0..T {
+                    // SAFETY: the caller vouches for `k` activations.
+                    let x = s.splat(unsafe { x[t].cast::<f32>().add(at + i).read() });
+                    for g in 0..G {
+                        acc[g][t] = s.fma(weights[g][i], x, acc[g][t]);
+                    }
+                }
+            }
+        }
+        acc
+    }
+}
+
+impl<P: Element> Tile for Plain<P> {
+    #[inline(always)]
+    unsafe fn sums<S: Isa, const G: usize, const T: usize>(
+        s: S,
+        w: [*const u8; G],
+        x: [*const u8; T],
+        k: usize,
+        _block_bytes: usize,
+    ) -> [[S::F; T]; G] {
+        let mut acc = [[s.splat(0.0); T]; G];
+        for at in 0..k {
+            let mut weights = [s.splat(0.0); G];
+            for g in 0..G {
+                // SAFETY: the caller vouches for `k` weights.
+                weights[g] = unsafe { P::load(s, w[g].add(at * P::BYTES * S::LANES)) };
+            }
+            for t in 0..T {
+                // SAFETY: the caller vouches for `k` activations.
+                let x = s.splat(unsafe { x[t].cast::<f32>().add(at).read() });
+                for g in 0..G {
+                    acc[g][t] = s.fma(weights[g], x, acc[g][t]);
+                }
+            }
+        }
+        acc
+    }
+}

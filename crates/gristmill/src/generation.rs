@@ -1,0 +1,153 @@
+//! A stream of text from one request.
+
+use std::sync::Arc;
+
+use engine::sampling::Sampled;
+use engine::{Engine, Event, Finish, RequestId};
+use text::{Detokenizer, StopStrings, Tokenizer};
+
+use crate::block_on::next_events;
+use crate::error::Error;
+
+/// Why a generation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopReason {
+    /// The model ended its text.
+    EndOfText,
+    /// A stop string appeared; it is the one of this index and is not part of the text.
+    StopString(usize),
+    /// The number of tokens asked for was reached.
+    MaxTokens,
+    /// The context is full.
+    ContextFull,
+}
+
+/// What a finished generation amounts to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// Why it ended.
+    pub reason: StopReason,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens generated, an end-of-text token included.
+    pub generated: Vec<Sampled>,
+}
+
+/// Iterates over pieces of text as they are generated. Dropping it cancels the request.
+pub struct Generation<'e> {
+    engine: &'e mut Engine,
+    id: RequestId,
+    detokenizer: Detokenizer<Arc<Tokenizer>>,
+    stops: Option<StopStrings>,
+    prompt_tokens: usize,
+    generated: Vec<Sampled>,
+    reason: Option<StopReason>,
+    failed: bool,
+}
+
+impl<'e> Generation<'e> {
+    pub(crate) fn new(
+        engine: &'e mut Engine,
+        id: RequestId,
+        tokenizer: Arc<Tokenizer>,
+        stops: Option<StopStrings>,
+        prompt_tokens: usize,
+    ) -> Generation<'e> {
+        let detokenizer = Detokenizer::continuing(tokenizer, true);
+        let generated = vec![];
+        Generation { engine, id, detokenizer, stops, prompt_tokens, generated, reason: None, failed: false }
+    }
+
+    /// The whole rest of the text.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub fn text(mut self) -> Result<String, Error> {
+        self.by_ref().collect()
+    }
+
+    /// Tokens generated so far, with their log-probabilities where asked for.
+    pub fn tokens(&self) -> &[Sampled] {
+        &self.generated
+    }
+
+    /// The result, once the stream has ended without an error.
+    pub fn outcome(&self) -> Option<Outcome> {
+        let reason = self.reason?;
+        Some(Outcome { reason, prompt_tokens: self.prompt_tokens, generated: self.generated.clone() })
+    }
+
+    fn take(&mut self, event: Event, out: &mut String) -> Result<(), Error> {
+        match event {
+            Event::Token { id, token } if id == self.id => {
+                let piece = self.detokenizer.push(token.id);
+                match &mut self.stops {
+                    Some(stops) => {
+                        let (text, stopped) = stops.push(piece);
+                        out.push_str(text);
+                        if let Some(stopped) = stopped {
+                            self.reason = Some(StopReason::StopString(stopped.index));
+                            self.engine.cancel(self.id);
+                        }
+                    }
+                    None => out.push_str(piece),
+                }
+                self.generated.push(token);
+            }
+            Event::Finished { id, reason } if id == self.id && self.reason.is_none() => {
+                self.reason = Some(match reason {
+                    Finish::Stop => StopReason::EndOfText,
+                    Finish::MaxTokens => StopReason::MaxTokens,
+                    Finish::ContextFull => StopReason::ContextFull,
+                });
+                let rest = self.detokenizer.finish();
+                match &mut self.stops {
+                    Some(stops) => {
+                        let (text, stopped) = stops.push(rest);
+                        out.push_str(text);
+                        match stopped {
+                            Some(stopped) => self.reason = Some(StopReason::StopString(stopped.index)),
+                            None => out.push_str(stops.finish()),
+                        }
+                    }
+                    None => out.push_str(rest),
+                }
+            }
+            Event::Failed { id, error } if id == self.id => return Err(error.into()),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<String, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut out = String::new();
+        while out.is_empty() {
+            if self.reason.is_some() || self.failed {
+                return None;
+            }
+            let events = next_events(self.engine)?;
+            for event in events {
+                if self.reason.is_some() {
+                    break; // nothing after a stop string belongs to the text
+                }
+                if let Err(error) = self.take(event, &mut out) {
+                    self.failed = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        Some(Ok(out))
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        if self.reason.is_none() && !self.failed {
+            self.engine.cancel(self.id);
+        }
+    }
+}

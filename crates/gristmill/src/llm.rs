@@ -1,0 +1,230 @@
+//! A loaded model with its tokenizer and template.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::sampling::SamplingOptions;
+use engine::{Engine, EngineOptions, Event, Request, Task};
+use formats::Checkpoint;
+use models::{Model, ModelInfo};
+use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tokenizer};
+
+use crate::block_on::next_events;
+use crate::device::{DeviceOptions, open_device};
+use crate::error::Error;
+use crate::generation::Generation;
+use crate::tokenizer::tokenizer_of;
+
+/// How a model is loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Device name; see [`crate::device_names`].
+    pub device: String,
+    /// How the device is opened.
+    pub device_options: DeviceOptions,
+    /// How the engine is configured.
+    pub engine: EngineOptions,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        let (device_options, engine) = (DeviceOptions::default(), EngineOptions::default());
+        LoadOptions { device: "cpu".into(), device_options, engine }
+    }
+}
+
+/// How text is generated. The default is greedy, up to the model's end of text or the end of the context.
+#[derive(Clone, Debug, Default)]
+pub struct Generate {
+    /// How tokens are chosen.
+    pub sampling: SamplingOptions,
+    /// Most tokens; `None` is up to the end of the context.
+    pub max_tokens: Option<usize>,
+    /// Text that ends the output and is not part of it.
+    pub stop: Vec<String>,
+    /// Go on past the model's end-of-text tokens.
+    pub ignore_end: bool,
+}
+
+impl Generate {
+    /// Sets the most tokens to generate.
+    #[must_use]
+    pub fn max_tokens(mut self, n: usize) -> Generate {
+        self.max_tokens = Some(n);
+        self
+    }
+
+    /// Sets the temperature; 0 is greedy.
+    #[must_use]
+    pub fn temperature(mut self, temperature: f32) -> Generate {
+        self.sampling.temperature = temperature;
+        self
+    }
+
+    /// Sets the seed, so that the same request gives the same text.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Generate {
+        self.sampling.seed = Some(seed);
+        self
+    }
+
+    /// Adds a stop string.
+    #[must_use]
+    pub fn stop(mut self, text: impl Into<String>) -> Generate {
+        self.stop.push(text.into());
+        self
+    }
+}
+
+/// A model ready to answer.
+pub struct Llm {
+    engine: Engine,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl Llm {
+    /// Loads a GGUF file or a Hugging Face folder.
+    ///
+    /// # Errors
+    /// The path, the model, the tokenizer, the device or the options are not usable; the message says which and why.
+    pub fn load(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Llm, Error> {
+        Llm::load_with_progress(path, options, &mut |_, _| ())
+    }
+
+    /// As [`Llm::load`]; `progress` is called with bytes packed so far and in all.
+    ///
+    /// # Errors
+    /// As [`Llm::load`].
+    pub fn load_with_progress(
+        path: impl AsRef<Path>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Llm, Error> {
+        let path = path.as_ref();
+        let checkpoint = Arc::new(Checkpoint::open(path)?);
+        let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
+        let model = Model::open(checkpoint).map_err(|source| Error::Model { path: path.to_owned(), source })?;
+        let device = open_device(&options.device, &options.device_options)?;
+        let engine = Engine::new(Arc::new(model), device, &options.engine, progress)?;
+        Ok(Llm { engine, tokenizer })
+    }
+
+    /// The model's description.
+    pub fn info(&self) -> &ModelInfo {
+        self.engine.info()
+    }
+
+    /// The engine, for several requests at once.
+    pub fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Token ids of a text as a prompt: special tokens as the file says, special tokens in the text parsed.
+    ///
+    /// # Errors
+    /// The text cannot be tokenised.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        Ok(self.tokenizer.encode(text, EncodeOptions::default())?)
+    }
+
+    /// Continues a text.
+    ///
+    /// # Errors
+    /// The prompt or the options are refused. Errors while generating come from the stream.
+    pub fn generate(&mut self, prompt: &str, options: &Generate) -> Result<Generation<'_>, Error> {
+        let ids = self.encode(prompt)?;
+        self.generate_ids(ids, options)
+    }
+
+    /// Continues token ids.
+    ///
+    /// # Errors
+    /// As [`Llm::generate`].
+    pub fn generate_ids(&mut self, prompt: Vec<u32>, options: &Generate) -> Result<Generation<'_>, Error> {
+        let empty = || Error::Option { option: "stop", problem: "a stop string is empty".into() };
+        let stops = match options.stop.is_empty() {
+            true => None,
+            false => Some(StopStrings::new(&options.stop).ok_or_else(empty)?),
+        };
+        let stop = if options.ignore_end { vec![] } else { self.tokenizer.special().ends.clone() };
+        let prompt_tokens = prompt.len();
+        let task = Task::Generate {
+            max_tokens: options.max_tokens,
+            sampling: options.sampling.clone(),
+            entropy: entropy(),
+            stop,
+        };
+        let id = self.engine.submit(Request { prompt, task })?;
+        Ok(Generation::new(&mut self.engine, id, self.tokenizer.clone(), stops, prompt_tokens))
+    }
+
+    /// Answers a conversation, rendered with the model's chat template.
+    ///
+    /// # Errors
+    /// The model has no template or it fails; else as [`Llm::generate`].
+    pub fn chat(&mut self, messages: &[Message], options: &Generate) -> Result<Generation<'_>, Error> {
+        let ids = self.render(messages)?;
+        self.generate_ids(ids, options)
+    }
+
+    /// The token ids of a conversation, ready for the assistant's turn.
+    ///
+    /// # Errors
+    /// The model has no template or it fails.
+    pub fn render(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
+        let template = ChatTemplate::for_model(self.tokenizer.chat_template())?;
+        let token = |id: Option<u32>| {
+            let bytes = id.and_then(|id| self.tokenizer.token_bytes(id))?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let special = self.tokenizer.special();
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        let options = RenderOptions {
+            add_generation_prompt: true,
+            bos_token: token(special.bos),
+            eos_token: token(special.eos),
+            now: Some(text::DateTime::from_unix(seconds, 0)),
+            ..RenderOptions::default()
+        };
+        let prompt = template.render(messages, &options)?;
+        // The template writes BOS itself where the model wants one.
+        let encode = EncodeOptions { add_special: false, parse_special: true };
+        let mut ids = self.tokenizer.encode(&prompt, encode)?;
+        if special.add_bos && ids.first().copied() != special.bos {
+            ids.splice(0..0, special.bos);
+        }
+        Ok(ids)
+    }
+
+    /// Logits of a prompt from position `from` on: `rows` gets the first position and rows of `info().vocab` logits,
+    /// piece by piece.
+    ///
+    /// # Errors
+    /// The prompt is refused or the computation fails.
+    pub fn score(&mut self, prompt: Vec<u32>, from: usize, mut rows: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+        let request = self.engine.submit(Request { prompt, task: Task::Score { from } })?;
+        while let Some(events) = next_events(&mut self.engine) {
+            for event in events {
+                match event {
+                    Event::Scores { id, first, logits } if id == request => rows(first, &logits),
+                    Event::Finished { id, .. } if id == request => return Ok(()),
+                    Event::Failed { id, error } if id == request => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A seed for requests that name none.
+fn entropy() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(SystemTime::now())
+}

@@ -1,0 +1,69 @@
+//! The tokenizer a checkpoint carries.
+
+use formats::gguf::GgufMetadata;
+use formats::{Checkpoint, HfFile};
+use text::{GgufVocab, JsonFiles, Tokenizer, TokenizerError};
+
+use crate::error::Error;
+
+/// Makes the tokenizer of a checkpoint, from GGUF metadata or from the files of a folder.
+///
+/// # Errors
+/// No tokenizer data, or data that is not understood.
+pub fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
+    match checkpoint.gguf() {
+        Some(metadata) => {
+            let vocab = vocab(metadata).map_err(|e| Error::NoTokenizer(e.to_string()))?;
+            Ok(Tokenizer::from_gguf(vocab)?)
+        }
+        None => from_folder(checkpoint),
+    }
+}
+
+fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
+    use formats::gguf::Strings;
+    let strings = |key: &str| m.get::<&Strings>(key);
+    let id = |name: &str| m.get::<u32>(&format!("tokenizer.ggml.{name}_token_id"));
+    let text = |key: &str| Ok(m.get::<&str>(key)?.map(str::to_owned));
+    Ok(GgufVocab {
+        model: m.require::<&str>("tokenizer.ggml.model")?.to_owned(),
+        pre: text("tokenizer.ggml.pre")?,
+        tokens: m.require::<&Strings>("tokenizer.ggml.tokens")?.iter().map(|t| t.as_bytes().to_vec()).collect(),
+        scores: m.get::<&[f32]>("tokenizer.ggml.scores")?.unwrap_or_default().to_vec(),
+        token_types: m.get::<&[i32]>("tokenizer.ggml.token_type")?.unwrap_or_default().to_vec(),
+        merges: strings("tokenizer.ggml.merges")?
+            .map(|s| s.iter().map(str::to_owned).collect())
+            .unwrap_or_default(),
+        bos: id("bos")?,
+        eos: id("eos")?,
+        eot: id("eot")?,
+        eom: id("eom")?,
+        unknown: id("unknown")?,
+        padding: id("padding")?,
+        add_bos: m.get::<bool>("tokenizer.ggml.add_bos_token")?,
+        add_eos: m.get::<bool>("tokenizer.ggml.add_eos_token")?,
+        add_space_prefix: m.get::<bool>("tokenizer.ggml.add_space_prefix")?,
+        chat_template: text("tokenizer.chat_template")?,
+    })
+}
+
+fn from_folder(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
+    let file = |f| checkpoint.hf_file(f);
+    let Some(tokenizer) = file(HfFile::Tokenizer)? else {
+        return Err(Error::NoTokenizer("there is no tokenizer.json in the folder".into()));
+    };
+    let (tokenizer_config, generation_config) = (file(HfFile::TokenizerConfig)?, file(HfFile::GenerationConfig)?);
+    let config = checkpoint.config().map(|c| c.to_string().into_bytes());
+    let template = file(HfFile::ChatTemplate)?.map(String::from_utf8).transpose();
+    let template = template.map_err(|e| TokenizerError::BadJson {
+        file: "chat_template.jinja",
+        message: format!("is not UTF-8: {e}"),
+    })?;
+    Ok(Tokenizer::from_json(JsonFiles {
+        tokenizer: &tokenizer,
+        tokenizer_config: tokenizer_config.as_deref(),
+        config: config.as_deref(),
+        generation_config: generation_config.as_deref(),
+        chat_template: template.as_deref(),
+    })?)
+}
