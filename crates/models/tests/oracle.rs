@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use common::{CASES, open, tests};
 use conformance::ReferenceBackend;
@@ -22,8 +23,7 @@ struct Expected {
 }
 
 impl Expected {
-    fn open(case: &str) -> Expected {
-        let dir = tests().join("goldens").join(case);
+    fn open(dir: &Path) -> Expected {
         let bytes = std::fs::read(dir.join("expected.safetensors")).unwrap();
         let file = SafetensorsFile::new(Bytes::from(bytes)).unwrap();
         let notes = serde_json::from_slice(&std::fs::read(dir.join("expected.json")).unwrap()).unwrap();
@@ -123,8 +123,9 @@ fn argmax(row: &[f32]) -> u32 {
 }
 
 /// Largest error over all cases and tensors, as a share of its bound.
-fn check(model: Model, case: &str) -> f32 {
-    let expected = Expected::open(case);
+fn check(model: Model, answers: &Path) -> f32 {
+    let expected = Expected::open(answers);
+    let case = answers.display();
     let (prompt, greedy) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
     let mut runner = Runner::new(model, prompt.len() + greedy.len());
     let found = runner.step(&prompt, 0, true);
@@ -150,7 +151,8 @@ fn check(model: Model, case: &str) -> f32 {
 #[test]
 fn safetensors_give_the_answers() {
     for case in CASES {
-        println!("{case}: {:.3} of the bound", check(open(&tests().join("goldens").join(case)), case));
+        let dir = tests().join("goldens").join(case);
+        println!("{case}: {:.3} of the bound", check(open(&dir), &dir));
     }
 }
 
@@ -158,6 +160,19 @@ fn safetensors_give_the_answers() {
 fn gguf_gives_the_answers() {
     for case in CASES {
         let path = tests().join(format!("goldens-gguf/{case}.gguf"));
-        println!("{case}: {:.3} of the bound", check(open(&path), case));
+        let answers = tests().join("goldens").join(case);
+        println!("{case}: {:.3} of the bound", check(open(&path), &answers));
     }
+}
+
+/// Flags that the goldens leave at rest.
+#[test]
+fn variants_give_the_answers() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(tests().join("fixtures/models")).unwrap() {
+        let dir = entry.unwrap().path();
+        println!("{}: {:.3} of the bound", dir.display(), check(open(&dir), &dir));
+        count += 1;
+    }
+    assert_eq!(count, 17);
 }
