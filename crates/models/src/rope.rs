@@ -106,8 +106,9 @@ impl Rope {
                 let list = |name| {
                     let value = keys.value((name, "")).ok_or_else(|| missing(name))?;
                     let list = value.as_array().and_then(|v| v.iter().map(|x| x.as_f64()).collect());
-                    list.filter(|v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| *x > 0.0))
-                        .ok_or_else(|| keys.bad((name, ""), &value, &format!("{} positive numbers", dims / 2)))
+                    list.filter(|v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| *x > 0.0)).ok_or_else(
+                        || keys.bad((name, ""), &value, &format!("{} positive numbers", dims / 2)),
+                    )
                 };
                 let (factors, _) = (list("short_factor")?, list("long_factor")?);
                 let factor = keys.positive(FACTOR)?.unwrap_or(ratio);
@@ -133,7 +134,9 @@ impl Rope {
         let factor = keys.float(FACTOR)?.filter(|f| *f != 0.0);
         let original = keys.count(ORIGINAL)?.unwrap_or(context) as f64;
         keys.flag(("", "rope.scaling.finetuned"))?;
-        for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"] {
+        for name in
+            ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"]
+        {
             keys.only(("", name), 1.0)?;
         }
         let beta_fast = keys.positive(("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0);

@@ -1,35 +1,15 @@
 //! Every golden opens, records and finds its weights, and both containers hold the same model.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod common;
 
-use formats::Checkpoint;
+use std::collections::HashMap;
+
+use common::{CASES, open, tests};
 use graph::backend::RowSource;
 use gristmill_models::{Model, StepLimits, WeightRows};
 use tensor::{DType, blocks};
 
-const CASES: &[&str] = &[
-    "llama",
-    "llama3_rope",
-    "llama_linear_rope",
-    "llama_yarn",
-    "mistral",
-    "mistral_nowindow",
-    "qwen2",
-    "gemma3_text",
-];
-
 const LIMITS: StepLimits = StepLimits { rows: 8, seqs: 3, outs: 4, pages: 5, blocks: 16, slots: 6 };
-
-fn tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
-}
-
-fn open(path: &Path) -> Model {
-    let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    Model::open(Arc::new(checkpoint)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
 
 /// All weights of a model as f32, by port.
 fn decoded(model: &Model) -> HashMap<String, (Vec<usize>, Vec<f32>)> {
