@@ -1,5 +1,6 @@
 //! The CPU backend.
 
+pub mod attention;
 pub mod isa;
 pub mod memory;
 pub mod pool;
