@@ -3,6 +3,7 @@
 //! [`isa`] is the one trait kernels are written against; [`pack`], [`quant`] and [`matmul`] are the products,
 //! [`vector`] the row kernels; [`pool`] the workers; [`CpuBackend`] compiles graphs into lists of these.
 
+pub mod attention;
 mod backend;
 pub mod isa;
 pub mod matmul;

@@ -34,8 +34,9 @@ pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backen
             let backend = CpuBackend::new(CpuOptions { threads: options.threads, isa });
             Ok(Arc::new(backend.map_err(|e| Error::Device(e.to_string()))?))
         }
-        other => {
-            Err(Error::Device(format!("there is no device `{other}`; this build has: {}", device_names().join(", "))))
-        }
+        other => Err(Error::Device(format!(
+            "there is no device `{other}`; this build has: {}",
+            device_names().join(", ")
+        ))),
     }
 }

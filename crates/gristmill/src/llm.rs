@@ -104,7 +104,8 @@ impl Llm {
         let path = path.as_ref();
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
-        let model = Model::open(checkpoint).map_err(|source| Error::Model { path: path.to_owned(), source })?;
+        let model =
+            Model::open(checkpoint).map_err(|source| Error::Model { path: path.to_owned(), source })?;
         let device = open_device(&options.device, &options.device_options)?;
         let engine = Engine::new(Arc::new(model), device, &options.engine, progress)?;
         Ok(Llm { engine, tokenizer })
@@ -207,7 +208,12 @@ impl Llm {
     ///
     /// # Errors
     /// The prompt is refused or the computation fails.
-    pub fn score(&mut self, prompt: Vec<u32>, from: usize, mut rows: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+    pub fn score(
+        &mut self,
+        prompt: Vec<u32>,
+        from: usize,
+        mut rows: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
         let request = self.engine.submit(Request { prompt, task: Task::Score { from } })?;
         while let Some(events) = next_events(&mut self.engine) {
             for event in events {

@@ -81,9 +81,11 @@ impl Config<'_> {
         };
         let vocab = match keys.count(("vocab_size", "vocab_size"))? {
             // Files of some families name it only through the embedding table.
-            None if keys.is_gguf() => {
-                self.checkpoint.tensor("token_embd.weight").ok().map_or(0, |t| t.shape[0])
-            }
+            None if keys.is_gguf() => self
+                .checkpoint
+                .tensor("token_embd.weight")
+                .ok()
+                .map_or(0, |t| t.shape.first().copied().unwrap_or(0)),
             None => keys.need(("vocab_size", ""))?,
             Some(vocab) => vocab,
         };
@@ -174,8 +176,10 @@ impl Config<'_> {
         let default = default.unwrap_or(decoder.hidden / heads);
         let dim_key = ("head_dim", "attention.key_length");
         let k_dim = keys.count(dim_key)?.unwrap_or(default);
-        if k_dim == 0 {
-            return Err(keys.bad(dim_key, k_dim, "at least 1"));
+        // Every element of a head is a row of the checkpoint; a hostile number is refused before a table of its size.
+        let most = self.checkpoint.file_bytes();
+        if k_dim == 0 || k_dim as u64 > most {
+            return Err(keys.bad(dim_key, k_dim, &format!("from 1 to the checkpoint's {most} bytes")));
         }
         // llama.cpp, too, takes the other one's default, not the value of the key.
         let v_dim = keys.count(("", "attention.value_length"))?.unwrap_or(if keys.is_gguf() {

@@ -100,6 +100,7 @@ const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("attention_bias", &[Neutral::Bool(false)]),
     ("mlp_bias", &[Neutral::Bool(false)]),
     ("use_sliding_window", &[Neutral::Bool(false)]),
+    ("use_mrope", &[Neutral::Bool(false)]),
     ("rope_interleaved", &[Neutral::Bool(false)]),
     ("is_llama_config", &[Neutral::Bool(true)]),
     ("per_layer_config", &[Neutral::Empty]),

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc};
 use graph::validate::StepLayout;
 use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection, Source, ValueId};
-use tensor::ops::{Activation, Binary};
+use tensor::ops::{Activation, Binary, KV_BLOCK};
 use tensor::{DType, Op};
 
+use crate::attention::{KvLayout, partials_len};
 use crate::quant::{ActBlock, BLOCK};
 use crate::vector;
 
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
-use super::state::{AttentionStep, ConvStep, KvWriteStep};
+use super::state::{AttentionStep, ConvStep, KvWriteStep, kv_layout};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
@@ -69,13 +70,15 @@ pub(super) fn compile(
         scratch_at: arena.bytes / 4,
         scratch_words: 0,
         quantised: None,
+        extents: None,
+        workers: shared.pool.threads(),
         steps: vec![],
         selections: vec![],
     };
     for node in &graph.nodes {
         compiler.node(node)?;
     }
-    let Compiler { steps, selections, weights, scratch_words, .. } = compiler;
+    let Compiler { steps, selections, weights, scratch_words, extents, .. } = compiler;
 
     let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
@@ -104,6 +107,7 @@ pub(super) fn compile(
         layout,
         weights,
         outputs,
+        extents,
         output_words,
         arena_bytes,
         shared,
@@ -123,6 +127,9 @@ struct Compiler<'a> {
     scratch_words: usize,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
+    /// See [`PlanInner::extents`].
+    extents: Option<(usize, usize, Option<usize>)>,
+    workers: usize,
     steps: Vec<Step>,
     selections: Vec<Selection>,
 }
@@ -387,25 +394,35 @@ impl Compiler<'_> {
                 })
             }
             Op::KvWrite => {
+                self.kv(node, node.inputs[2], self.resolver.shape(node.inputs[0]).last())?;
+                self.extents(node, node.inputs[4])?;
                 self.select(node, "kv_write", "keys transposed in blocks of 16");
                 Step::KvWrite(KvWriteStep {
                     k: self.outer(node, node.inputs[0])?,
                     v: self.outer(node, node.inputs[1])?,
                     state: self.state(node)?,
                     pos: self.vector(node, node.inputs[3])?,
-                    extents: self.vector(node, node.inputs[4])?,
                     pages: self.last(node, node.inputs[5])?,
                 })
             }
             Op::Attention { scale, window, softcap } => {
-                self.select(node, "paged_attention", "running softmax over key blocks in order");
+                let head_dim = self.resolver.shape(node.inputs[0]).last();
+                let layout = self.kv(node, node.inputs[1], head_dim)?;
+                self.extents(node, node.inputs[4])?;
+                self.select(node, "paged_attention", "running softmax over key groups in order");
+                let heads = self.resolver.shape(node.inputs[0]).dims()[1];
+                let context = self.resolver.shape(node.inputs[5]).last() * KV_BLOCK;
+                let words = partials_len(heads, layout.kv_heads(), head_dim, context, self.workers);
+                // Scratch serves one step at a time: blocks that an earlier product left are gone.
+                self.quantised = None;
+                let partials = (self.scratch(words), words);
                 Step::Attention(AttentionStep {
+                    partials,
                     q: self.outer(node, node.inputs[0])?,
-                    heads: self.resolver.shape(node.inputs[0]).dims()[1],
+                    heads,
                     state: self.state(node)?,
                     pos: self.vector(node, node.inputs[2])?,
                     until: self.vector(node, node.inputs[3])?,
-                    extents: self.vector(node, node.inputs[4])?,
                     pages: self.last(node, node.inputs[5])?,
                     scale: *scale,
                     window: *window,
@@ -415,6 +432,26 @@ impl Compiler<'_> {
             }
         };
         self.steps.push(step);
+        Ok(())
+    }
+
+    /// The layout of a KV cache whose heads have this many elements in keys and in values.
+    fn kv(&self, node: &Node, cache: ValueId, head_dim: usize) -> Result<KvLayout, DeviceError> {
+        let value = self.resolver.graph.value(cache);
+        match kv_layout(value.dtype, value.layout.shape) {
+            Some(layout) if layout.head_dim() == head_dim => Ok(layout),
+            _ => self.unsupported(node, "keys and values must have equally many elements per head"),
+        }
+    }
+
+    /// Notes the extents of the sequences, of which a step has one array.
+    fn extents(&mut self, node: &Node, id: ValueId) -> Result<(), DeviceError> {
+        let arg = self.vector(node, id)?;
+        let Place::Input(at) = arg.place else { return self.unsupported(node, "extents must be an input") };
+        let new = (at, arg.rows, arg.bound.map(|(scalar, _)| scalar));
+        if *self.extents.get_or_insert(new) != new {
+            return self.unsupported(node, "a step has one array of extents");
+        }
         Ok(())
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Ctx<'a> {
     pub(super) inputs: *const u32,
     pub(super) outputs: *mut u32,
     pub(super) scalars: &'a [u32],
+    /// For each row, its sequence.
+    pub(super) seq: &'a [u32],
     pub(super) weights: &'a [Arc<CpuWeight>],
     pub(super) states: &'a [Arc<CpuState>],
     pub(super) error: &'a Mutex<Option<DeviceError>>,
