@@ -106,11 +106,6 @@ impl Cache {
         Ok(Cache { pool, free_slots: (0..size.slots as u32).rev().collect() })
     }
 
-    /// Blocks that nobody holds.
-    pub(crate) fn free_blocks(&self) -> usize {
-        self.pool.free_blocks()
-    }
-
     /// A slot for a new sequence, if one is free.
     pub(crate) fn take_slot(&mut self, holding: &mut Holding) -> bool {
         if holding.slot.is_none() {
