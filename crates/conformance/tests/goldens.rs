@@ -21,7 +21,7 @@ const CASES: &[&str] = &[
 
 #[test]
 fn the_cpu_agrees_with_transformers() {
-    let backend = CpuBackend::new(CpuOptions { threads: 2, isa: None }).unwrap();
+    let backend = CpuBackend::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
     let mut wrong = vec![];
     for case in CASES {
@@ -49,7 +49,7 @@ fn the_cpu_agrees_with_transformers() {
 /// Expected values of another case are not met: the comparison can fail.
 #[test]
 fn another_model_fails() {
-    let backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let backend = CpuBackend::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     let report = goldens::check(&backend, &goldens.join("llama"), &goldens.join("llama3_rope")).unwrap();
     assert!(report.failures.iter().any(|f| f.starts_with("logits is off")), "{:?}", report.failures);
