@@ -20,6 +20,9 @@ pub const NAME: &str = "reference";
 /// Computes the results of an op and updates its state, as [`Op::reference`] does.
 pub type Evaluate = dyn Fn(&Op, &mut [HostTensor]) -> Result<Vec<HostTensor>, ReferenceError> + Send + Sync;
 
+/// Sees a node and its operands.
+pub type Visit<'a> = dyn FnMut(&Node, &[HostTensor]) -> Result<(), ReferenceError> + 'a;
+
 /// A device that computes every op with its reference, in [`Instance::submit`] itself. Slow, and right by definition.
 /// Activations are f32 in both precisions.
 #[derive(Clone)]
@@ -311,7 +314,7 @@ pub fn interpret(
     graph: &Graph,
     ports: &mut [Option<HostTensor>],
     evaluate: &Evaluate,
-    visit: &mut dyn FnMut(&Node, &[HostTensor]) -> Result<(), ReferenceError>,
+    visit: &mut Visit,
 ) -> Result<Vec<(String, HostTensor)>, DeviceError> {
     let mut computed: Vec<Option<HostTensor>> = vec![None; graph.values.len()];
     let read = |ports: &[Option<HostTensor>], computed: &[Option<HostTensor>], id: ValueId| {

@@ -4,6 +4,7 @@
 //! [`vector`] the row kernels; [`pool`] the workers; [`CpuBackend`] compiles graphs into lists of these.
 
 mod backend;
+pub mod attention;
 pub mod isa;
 pub mod matmul;
 pub mod memory;

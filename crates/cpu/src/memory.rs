@@ -205,6 +205,22 @@ impl<'a, T> SharedSlice<'a, T> {
         self.len == 0
     }
 
+    /// Where the slice starts.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut T {
+        self.start
+    }
+
+    /// The elements `range`, still shared.
+    ///
+    /// # Panics
+    /// When `range` is not inside the slice.
+    #[must_use]
+    pub fn narrow(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} is outside 0..{}", self.len);
+        Self { start: self.start.wrapping_add(range.start), len: range.len(), borrow: PhantomData }
+    }
+
     /// The elements `range`, to write.
     ///
     /// # Safety

@@ -31,11 +31,11 @@ impl Bytes {
         if file.metadata()?.len() == 0 {
             return Ok(Self(Inner::Memory(Arc::from([]))));
         }
-        // SAFETY: the map is private to this value, read-only, and as long as the file was when it was mapped, so the
-        // slice lent by `deref` stays valid while the map lives. What no program can rule out is another process that
-        // changes the file meanwhile. Its bytes are untrusted in any case: they are checked where they are parsed,
-        // only as `u8` (every bit pattern is valid), and positions are copied out when checked and never read from
-        // the map again, so a later change can give wrong numbers but no access outside the map.
+        // SAFETY: the map is read-only, owned by this value, and as long as the file was when it was mapped, so the slice
+        // that `deref` lends is valid while the map lives, provided that nobody changes the file meanwhile. That no
+        // program can ensure; it is asked of the caller above. Should it happen all the same, the damage is bounded:
+        // the bytes are untrusted anyway, offsets are copied out when they are checked and never read from the map
+        // again, so that other bytes give other numbers, not other addresses.
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Self(Inner::Mapped(Arc::new(map))))
     }

@@ -1,5 +1,6 @@
 //! Opening allocates in proportion to the file, whatever the file claims. Alone in its process: it reads a global count.
 
+#[path = "gguf/raw_gguf.rs"]
 mod raw_gguf;
 
 use gristmill_formats::gguf::Gguf;

@@ -30,7 +30,7 @@ fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
         pre: text("tokenizer.ggml.pre")?,
         tokens: m.require::<&Strings>("tokenizer.ggml.tokens")?.iter().map(|t| t.as_bytes().to_vec()).collect(),
         scores: m.get::<&[f32]>("tokenizer.ggml.scores")?.unwrap_or_default().to_vec(),
-        token_types: m.get::<&[i32]>("tokenizer.ggml.token_type")?.unwrap_or_default().to_vec(),
+        token_types: m.get::<Vec<i32>>("tokenizer.ggml.token_type")?.unwrap_or_default(),
         merges: strings("tokenizer.ggml.merges")?
             .map(|s| s.iter().map(str::to_owned).collect())
             .unwrap_or_default(),

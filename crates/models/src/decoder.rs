@@ -50,6 +50,8 @@ pub(crate) struct Defaults {
     pub(crate) context: usize,
     pub(crate) eps_key: &'static str,
     pub(crate) eps: f64,
+    /// In the order in which they win.
+    pub(crate) tied_keys: &'static [&'static str],
     pub(crate) tied: bool,
     pub(crate) kv_heads: Option<usize>,
     pub(crate) head_dim: Option<usize>,
@@ -79,15 +81,22 @@ impl Config<'_> {
         };
         let vocab = match keys.count(("vocab_size", "vocab_size"))? {
             // Files of some families name it only through the embedding table.
-            None if keys.is_gguf() => self.checkpoint.tensor("token_embd.weight").ok().map_or(0, |t| t.shape[0]),
+            None if keys.is_gguf() => self
+                .checkpoint
+                .tensor("token_embd.weight")
+                .ok()
+                .map_or(0, |t| t.shape.first().copied().unwrap_or(0)),
             None => keys.need(("vocab_size", ""))?,
             Some(vocab) => vocab,
         };
         let tied = if keys.is_gguf() {
             !self.has("output.weight")
         } else {
-            let tied = keys.flag(("tie_word_embeddings", ""))?.unwrap_or(defaults.tied);
-            tied && !self.own_head()
+            let mut tied = None;
+            for key in defaults.tied_keys {
+                tied = tied.or(keys.flag((key, ""))?);
+            }
+            tied.unwrap_or(defaults.tied) && !self.own_head()
         };
         keys.only(("", "attention.causal"), true)?;
         let ids = |name| keys.value((name, "")).map(|v| ids(keys, (name, ""), &v)).transpose();
@@ -167,11 +176,17 @@ impl Config<'_> {
         let default = default.unwrap_or(decoder.hidden / heads);
         let dim_key = ("head_dim", "attention.key_length");
         let k_dim = keys.count(dim_key)?.unwrap_or(default);
-        if k_dim == 0 {
-            return Err(keys.bad(dim_key, k_dim, "at least 1"));
+        // Every element of a head is a row of the checkpoint; a hostile number is refused before a table of its size.
+        let most = self.checkpoint.file_bytes();
+        if k_dim == 0 || k_dim as u64 > most {
+            return Err(keys.bad(dim_key, k_dim, &format!("from 1 to the checkpoint's {most} bytes")));
         }
         // llama.cpp, too, takes the other one's default, not the value of the key.
-        let v_dim = keys.count(("", "attention.value_length"))?.unwrap_or(if keys.is_gguf() { default } else { k_dim });
+        let v_dim = keys.count(("", "attention.value_length"))?.unwrap_or(if keys.is_gguf() {
+            default
+        } else {
+            k_dim
+        });
         let rotary = ("", "rope.dimension_count");
         if keys.count(rotary)?.is_some_and(|n| n != k_dim) {
             let value = keys.count(rotary)?.unwrap_or_default();
@@ -229,14 +244,22 @@ impl Config<'_> {
     }
 
     /// The feed-forward block of every layer, without biases.
-    pub(crate) fn gated_mlp(&self, activation_key: &'static str, default: Activation) -> Result<GatedMlp, ModelError> {
+    pub(crate) fn gated_mlp(
+        &self,
+        activation_key: &'static str,
+        default: Activation,
+    ) -> Result<GatedMlp, ModelError> {
         let width = self.keys.need(("intermediate_size", "feed_forward_length"))?;
         let activation = self.activation(activation_key, default)?;
         Ok(GatedMlp { width, activation, in_bias: false, out_bias: false })
     }
 
     /// The activation of a configuration; a GGUF file has none and means the family's.
-    pub(crate) fn activation(&self, name: &'static str, default: Activation) -> Result<Activation, ModelError> {
+    pub(crate) fn activation(
+        &self,
+        name: &'static str,
+        default: Activation,
+    ) -> Result<Activation, ModelError> {
         Ok(match self.keys.text((name, ""))?.as_deref() {
             None => default,
             Some("silu" | "swish") => Activation::Silu,
@@ -259,9 +282,7 @@ impl Config<'_> {
         let slides = types.iter().map(|t| match t.as_str() {
             "full_attention" => Ok(false),
             "sliding_attention" => Ok(true),
-            other => {
-                Err(self.keys.unsupported(key, other, "full_attention and sliding_attention are"))
-            }
+            other => Err(self.keys.unsupported(key, other, "full_attention and sliding_attention are")),
         });
         slides.collect::<Result<_, _>>().map(Some)
     }

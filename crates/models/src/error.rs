@@ -54,7 +54,7 @@ pub enum ModelError {
         keys: Vec<String>,
     },
     /// Tensors are missing, do not fit, or have no place in the model.
-    #[error("the checkpoint's tensors do not fit its hyper-parameters:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
+    #[error("the checkpoint's tensors do not fit its hyper-parameters:{}", lines(.0))]
     Tensors(Vec<TensorProblem>),
     /// A graph that another model recorded.
     #[error("the graph's weight `{name}` is not one of this model")]
@@ -108,4 +108,14 @@ pub enum TensorProblem {
 
 fn list(items: &[String]) -> String {
     items.join(", ")
+}
+
+/// One problem a line; a wrong configuration can make every tensor a problem.
+fn lines(problems: &[TensorProblem]) -> String {
+    const MOST: usize = 20;
+    let mut text: String = problems.iter().take(MOST).map(|p| format!("\n  {p}")).collect();
+    if problems.len() > MOST {
+        text += &format!("\n  and {} more", problems.len() - MOST);
+    }
+    text
 }

@@ -54,6 +54,7 @@ const HARMLESS: &[&str] = &[
     "id2label",
     "label2id",
     "num_labels",
+    "transformers.js_config",
     "unsloth_version",
     "unsloth_fixed",
     // Settings of generation, which config.json of older versions carries.
@@ -96,6 +97,12 @@ const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("quantization_config", &[]),
     ("tf_legacy_loss", &[Neutral::Bool(false)]),
     ("partial_rotary_factor", &[Neutral::One]),
+    ("attention_bias", &[Neutral::Bool(false)]),
+    ("mlp_bias", &[Neutral::Bool(false)]),
+    ("use_sliding_window", &[Neutral::Bool(false)]),
+    ("use_mrope", &[Neutral::Bool(false)]),
+    ("rope_interleaved", &[Neutral::Bool(false)]),
+    ("is_llama_config", &[Neutral::Bool(true)]),
     ("per_layer_config", &[Neutral::Empty]),
 ];
 
@@ -168,9 +175,7 @@ impl<'a> Keys<'a> {
     fn raw(&self, key: Key) -> Option<Value> {
         let (own, value) = match &self.source {
             Source::Hf(map, _) => (key.0, map.get(key.0).cloned()),
-            Source::Gguf(metadata, _) => {
-                (key.1, metadata.value(&self.name(key)).map(json))
-            }
+            Source::Gguf(metadata, _) => (key.1, metadata.value(&self.name(key)).map(json)),
         };
         if own.is_empty() {
             return None;
@@ -259,6 +264,11 @@ impl<'a> Keys<'a> {
         self.get(key, "a list of strings", |v| {
             v.as_array()?.iter().map(|s| s.as_str().map(str::to_owned)).collect()
         })
+    }
+
+    /// True when the file says null, which is not always the same as saying nothing.
+    pub(crate) fn is_null(&self, key: Key) -> bool {
+        self.raw(key).is_some_and(|v| v.is_null())
     }
 
     /// A key of which the code knows one meaning alone: absent, or this value.

@@ -31,8 +31,8 @@ pub use error::{ModelError, TensorProblem};
 use registry::Family;
 pub use step::StepLimits;
 use step::{Notes, Step};
-pub use weights::WeightRows;
 use weights::Weight;
+pub use weights::WeightRows;
 
 /// Prefill chunks of models with recurrent state end at multiples of this position, or at the prompt's end.
 pub const RECURRENT_CHUNK: usize = 64;

@@ -26,7 +26,10 @@ const FAMILIES: &[Line] = &[
     ("llama", "llama", "llama", families::llama::read),
     ("mistral", "mistral", "", families::llama::read_mistral),
     ("qwen2", "qwen2", "qwen2", families::qwen2::read),
+    ("qwen3", "qwen3", "qwen3", families::qwen3::read),
+    ("qwen3_moe", "qwen3_moe", "qwen3moe", families::qwen3_moe::read),
     ("gemma3", "gemma3_text", "gemma3", families::gemma3::read),
+    ("lfm2", "lfm2", "lfm2", families::lfm2::read),
 ];
 
 /// The family of a checkpoint: its name, the keys to read and their reader.

@@ -106,8 +106,9 @@ impl Rope {
                 let list = |name| {
                     let value = keys.value((name, "")).ok_or_else(|| missing(name))?;
                     let list = value.as_array().and_then(|v| v.iter().map(|x| x.as_f64()).collect());
-                    list.filter(|v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| *x > 0.0))
-                        .ok_or_else(|| keys.bad((name, ""), &value, &format!("{} positive numbers", dims / 2)))
+                    list.filter(|v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| *x > 0.0)).ok_or_else(
+                        || keys.bad((name, ""), &value, &format!("{} positive numbers", dims / 2)),
+                    )
                 };
                 let (factors, _) = (list("short_factor")?, list("long_factor")?);
                 let factor = keys.positive(FACTOR)?.unwrap_or(ratio);
@@ -133,7 +134,9 @@ impl Rope {
         let factor = keys.float(FACTOR)?.filter(|f| *f != 0.0);
         let original = keys.count(ORIGINAL)?.unwrap_or(context) as f64;
         keys.flag(("", "rope.scaling.finetuned"))?;
-        for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"] {
+        for name in
+            ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"]
+        {
             keys.only(("", name), 1.0)?;
         }
         let beta_fast = keys.positive(("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0);
@@ -250,5 +253,61 @@ fn inverse_frequencies(dims: usize, theta: f64, scaling: &Scaling) -> (Vec<f32>,
             let inv_freq = factors.iter().enumerate().map(|(i, f)| 1.0 / (*f as f32 * power(i)));
             (inv_freq.collect(), *magnitude as f32)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use formats::Bytes;
+    use formats::safetensors::SafetensorsFile;
+    use serde_json::{Map, Value};
+
+    /// Tables by transformers, whose float32 allows a relative error of 1e-6.
+    #[test]
+    fn tables_match_transformers() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/ops/rope_tables.safetensors");
+        let bytes = std::fs::read(path).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        let file = SafetensorsFile::new(Bytes::from(bytes)).unwrap();
+        let mut seen = 0;
+        for (case, parameters) in header["__metadata__"].as_object().unwrap() {
+            if case == "op" {
+                continue;
+            }
+            let given: Map<String, Value> = serde_json::from_str(parameters.as_str().unwrap()).unwrap();
+            if given["partial_rotary_factor"].as_f64().is_some_and(|p| p != 1.0) {
+                continue; // refused for the families here
+            }
+            let number = |key: &str| given[key].as_f64().unwrap();
+            let config = given.iter().filter(|(k, _)| k.starts_with("rope_"));
+            let config: Map<String, Value> = config.map(|(k, v)| (k.clone(), v.clone())).collect();
+            let (dims, context) = (number("head_dim") as usize, number("max_position_embeddings") as usize);
+            let rope = Rope::read(&Keys::hf(&config), dims, 1.0, context).unwrap();
+            let magnitude = f64::from(rope.magnitude);
+            assert!((magnitude - number("attention_factor")).abs() < 1e-6, "{case}: {magnitude}");
+            let (_, want) = file.tensor(&format!("{case}.inv_freq")).unwrap();
+            let want = want.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+            assert_eq!(rope.inv_freq.len(), want.len(), "{case}");
+            for (have, want) in rope.inv_freq.iter().zip(want) {
+                assert!((have - want).abs() <= 1e-6 * want.abs(), "{case}: {have} and {want}");
+            }
+            seen += 1;
+        }
+        assert!(seen >= 8, "{seen} cases");
+    }
+
+    #[test]
+    fn scalings_that_grow_with_the_sequence_limit_it() {
+        let read = |scaling: Value| {
+            let map = Map::from_iter([("rope_scaling".to_owned(), scaling)]);
+            Rope::read(&Keys::hf(&map), 4, 10_000.0, 128).unwrap().limit
+        };
+        assert_eq!(read(Value::Null), None);
+        assert_eq!(read(serde_json::json!({"type": "dynamic", "factor": 2})), Some(128));
+        let long = serde_json::json!({"rope_type": "longrope", "original_max_position_embeddings": 32,
+            "short_factor": [1, 1], "long_factor": [2, 2]});
+        assert_eq!(read(long), Some(32));
     }
 }

@@ -162,8 +162,10 @@ impl<'m> Step<'m> {
 
     /// The frequencies of a rotary embedding.
     pub(crate) fn inv_freq(&self, rope: &Rope) -> Tensor {
-        let limit = &mut self.notes.borrow_mut().position_limit;
-        *limit = [*limit, rope.limit].into_iter().flatten().min();
+        {
+            let limit = &mut self.notes.borrow_mut().position_limit;
+            *limit = [*limit, rope.limit].into_iter().flatten().min();
+        }
         let row = &rope.inv_freq;
         self.declare(rope.port, &[row.len()], || {
             Weight::computed(rope.port, row.clone()).map_err(|p| vec![p])

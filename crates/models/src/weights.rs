@@ -74,7 +74,10 @@ pub(crate) struct Weight {
 enum Source {
     Computed(Vec<f32>),
     /// Equal parts of the leading axes' rows.
-    Stored { parts: Vec<String>, treatment: Treatment },
+    Stored {
+        parts: Vec<String>,
+        treatment: Treatment,
+    },
 }
 
 impl Weight {

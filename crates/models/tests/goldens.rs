@@ -1,35 +1,18 @@
 //! Every golden opens, records and finds its weights, and both containers hold the same model.
 
+mod common;
+
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::{CASES, open, tests};
 use formats::Checkpoint;
+use formats::gguf::{GgmlType, GgufWriter, Value};
 use graph::backend::RowSource;
 use gristmill_models::{Model, StepLimits, WeightRows};
 use tensor::{DType, blocks};
 
-const CASES: &[&str] = &[
-    "llama",
-    "llama3_rope",
-    "llama_linear_rope",
-    "llama_yarn",
-    "mistral",
-    "mistral_nowindow",
-    "qwen2",
-    "gemma3_text",
-];
-
 const LIMITS: StepLimits = StepLimits { rows: 8, seqs: 3, outs: 4, pages: 5, blocks: 16, slots: 6 };
-
-fn tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
-}
-
-fn open(path: &Path) -> Model {
-    let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    Model::open(Arc::new(checkpoint)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
 
 /// All weights of a model as f32, by port.
 fn decoded(model: &Model) -> HashMap<String, (Vec<usize>, Vec<f32>)> {
@@ -77,4 +60,62 @@ fn both_containers_hold_the_same_model() {
             }
         }
     }
+}
+
+/// The biases of q and k are stored in the order of the rows of their matrices, in GGUF too.
+#[test]
+fn biases_are_the_same_from_gguf() {
+    let dir = tests().join("fixtures/models/llama_biases");
+    let hf = Checkpoint::open(&dir).unwrap();
+    let stems = [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("model.layers.", "blk."),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.", "attn_"),
+        ("mlp.", "ffn_"),
+        ("_proj", ""),
+    ];
+    let mut writer = GgufWriter::new();
+    let tensors: Vec<_> = hf.tensor_names().map(|name| hf.tensor(name).unwrap()).collect();
+    let f16 = GgmlType::from_id(1).unwrap();
+    let mut permuted = vec![];
+    for t in &tensors {
+        let name = stems.iter().fold(t.name.to_owned(), |n, (from, to)| n.replace(from, to));
+        let mut bytes = t.bytes.to_vec();
+        if name.contains("attn_q.") || name.contains("attn_k.") {
+            let row = bytes.len() / t.shape[0];
+            let (head, half) = (12, 6);
+            for h in 0..t.shape[0] / head {
+                for i in 0..head {
+                    let to = h * head + i % half * 2 + i / half;
+                    let from = (h * head + i) * row;
+                    bytes[to * row..(to + 1) * row].copy_from_slice(&t.bytes[from..from + row]);
+                }
+            }
+        }
+        permuted.push((name, t.shape.clone(), bytes));
+    }
+    for (name, shape, bytes) in &permuted {
+        writer.tensor(name, f16, shape, bytes).unwrap();
+    }
+    writer.metadata("general.architecture", Value::String("llama".to_owned()));
+    let counts = [
+        ("block_count", 2),
+        ("context_length", 256),
+        ("embedding_length", 32),
+        ("feed_forward_length", 48),
+        ("attention.head_count", 4),
+        ("attention.key_length", 12),
+        ("attention.value_length", 12),
+    ];
+    for (key, value) in counts {
+        writer.metadata(&format!("llama.{key}"), Value::U32(value));
+    }
+    writer.metadata("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-6));
+    let gguf = Checkpoint::from_bytes(writer.to_bytes().unwrap()).unwrap();
+    let gguf = Model::open(Arc::new(gguf)).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(decoded(&open(&dir)), decoded(&gguf));
 }

@@ -21,10 +21,10 @@ pub(crate) struct Bpe {
 
 impl Bpe {
     /// `raw` is each token's text as the file has it.
-    pub(crate) fn new(
+    pub(crate) fn new<'m>(
         vocab: &Vocab,
         raw: &[Vec<u8>],
-        merges: &[String],
+        merges: impl ExactSizeIterator<Item = (&'m str, &'m str)>,
         pre: PreTokenizer,
     ) -> Result<Self, TokenizerError> {
         let by_bytes = text_tokens(vocab, raw);
@@ -36,6 +36,11 @@ impl Bpe {
         let merges = read_merges(merges, decode, |bytes| by_bytes.get(bytes).copied())?;
         let whole = pre.whole_tokens().then_some(by_bytes);
         Ok(Self { pre, bytes, merges, whole })
+    }
+
+    /// Whether every text can be spelled.
+    pub(crate) fn has_all_bytes(&self) -> bool {
+        self.bytes.iter().all(Option::is_some)
     }
 
     /// Appends the tokens of `text`.
@@ -81,19 +86,26 @@ fn text_tokens(vocab: &Vocab, raw: &[Vec<u8>]) -> AHashMap<Box<[u8]>, u32> {
     map
 }
 
-/// Reads `left right` lines, best first. `bytes` gives what half a line stands for, `id` the token of some bytes.
-pub(crate) fn read_merges(
-    lines: &[String],
+/// Splits `left right` lines at the space. The left side is never empty, so that one that is itself a space still splits.
+pub(crate) fn split_merges(lines: &[String]) -> Result<Vec<(&str, &str)>, TokenizerError> {
+    let pairs = lines.iter().enumerate().map(|(rank, line)| {
+        let split = line.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
+        let pair = split.map(|at| (&line[..at], &line[at + 1..]));
+        pair.ok_or_else(|| TokenizerError::BadVocab(format!("merge {rank} (`{line}`) is not a pair")))
+    });
+    pairs.collect()
+}
+
+/// Reads pairs, best first. `bytes` gives what half a pair stands for, `id` the token of some bytes.
+pub(crate) fn read_merges<'m>(
+    pairs: impl ExactSizeIterator<Item = (&'m str, &'m str)>,
     bytes: impl Fn(&str) -> Option<Box<[u8]>>,
     id: impl Fn(&[u8]) -> Option<u32>,
 ) -> Result<Merges, TokenizerError> {
-    let mut merges = AHashMap::with_capacity(lines.len());
-    for (rank, line) in (0u32..).zip(lines) {
-        let bad = |why: &str| TokenizerError::BadVocab(format!("merge {rank} (`{line}`) {why}"));
-        // The left side is never empty, so that one that is itself a space still splits.
-        let split = line.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
-        let (left, right) =
-            split.map(|at| (&line[..at], &line[at + 1..])).ok_or_else(|| bad("is not a pair"))?;
+    let mut merges = AHashMap::with_capacity(pairs.len());
+    for (rank, (left, right)) in (0u32..).zip(pairs) {
+        let bad =
+            |why: &str| TokenizerError::BadVocab(format!("merge {rank} (`{left}` and `{right}`) {why}"));
         let decode = |half| bytes(half).ok_or_else(|| bad("is not byte-level text"));
         let (left, right) = (decode(left)?, decode(right)?);
         let token =

@@ -1,7 +1,7 @@
 //! A tokenizer from the metadata of a GGUF file.
 
 use crate::TokenizerError;
-use crate::bpe::Bpe;
+use crate::bpe::{Bpe, split_merges};
 use crate::byte_level;
 use crate::pre_tokenize::PreTokenizer;
 use crate::spm::{self, Spm};
@@ -81,8 +81,9 @@ impl Tokenizer {
                     PreTokenizer::named(file.pre.as_deref().ok_or(TokenizerError::MissingPreTokenizer)?)?;
                 let vocab = vocab(&file.tokens, kind, |_, kind, text| Ok(bpe_bytes(kind, text)))?;
                 let add_bos = file.add_bos.unwrap_or(pre.add_bos());
+                let merges = split_merges(&file.merges)?;
                 // Byte-level vocabularies cover every byte; their "unknown" token is never a stand-in.
-                let model = Model::Bpe(Box::new(Bpe::new(&vocab, &file.tokens, &file.merges, pre)?));
+                let model = Model::Bpe(Box::new(Bpe::new(&vocab, &file.tokens, merges.into_iter(), pre)?));
                 finish(file, vocab, model, add_bos, false)
             }
             "llama" | "gemma4" => {
@@ -119,10 +120,10 @@ fn finish(
         ends: [file.eos, file.eot, file.eom].into_iter().flatten().collect(),
     };
     special.add_named_ends(&vocab);
-    special.check()?;
+    let around = special.around()?;
     let chat_templates =
         file.chat_template.map(|source| ("default".to_owned(), source)).into_iter().collect();
-    Tokenizer::from_parts(Parts { model, vocab, special, chat_templates, strip_first_space })
+    Tokenizer::from_parts(Parts { model, vocab, special, around, chat_templates, strip_first_space })
 }
 
 fn vocab(

@@ -2,8 +2,9 @@
 
 use crate::TokenizerError;
 use crate::byte_level;
+use crate::json_bpe;
 use crate::spm;
-use crate::tokenizer::{EncodeOptions, Model, Parts, SpecialTokens, Tokenizer};
+use crate::tokenizer::{Around, EncodeOptions, Model, Parts, SpecialTokens, Tokenizer};
 use crate::vocab::{Kind, Token, Vocab};
 use serde_json::Value;
 use std::sync::OnceLock;
@@ -37,6 +38,10 @@ enum Scheme {
     Plain,
 }
 
+/// Longest text for a tokenizer that splits by regular expressions of the `tokenizers` crate. These fail, and end the
+/// splitting silently, when a match needs a stack of a million entries; no run of characters in a text this long can.
+const REGEX_MAX_BYTES: usize = 500_000;
+
 pub(crate) struct JsonModel {
     inner: tokenizers::Tokenizer,
     /// The same, with special tokens in the text read as ordinary text; made when first needed.
@@ -44,6 +49,8 @@ pub(crate) struct JsonModel {
     scheme: Scheme,
     /// The post-processor adds the special tokens.
     post_processor: bool,
+    /// Longest text in bytes.
+    limit: usize,
 }
 
 impl Tokenizer {
@@ -52,22 +59,29 @@ impl Tokenizer {
     /// # Errors
     /// When a file does not parse or names a token that the vocabulary does not have.
     pub fn from_json(files: JsonFiles<'_>) -> Result<Self, TokenizerError> {
-        let bad = |message: String| TokenizerError::BadJson { file: "tokenizer.json", message };
-        let mut inner = tokenizers::Tokenizer::from_bytes(files.tokenizer).map_err(|e| bad(e.to_string()))?;
-        // A file may ask for truncation and padding; neither happens here without being asked for.
-        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
-        inner.with_padding(None);
         let source = parse("tokenizer.json", files.tokenizer)?;
         let scheme = Scheme::of(&source["decoder"]);
-        let vocab = read_vocab(&inner, &source, scheme)?;
-        let post_processor = !inner.encode_fast("", true).map_err(|e| bad(e.to_string()))?.is_empty();
+        let (vocab, raw) = read_vocab(&source, scheme)?;
+        let (model, mut around, post_processor) = match json_bpe::read(&source, &vocab, &raw) {
+            Some((bpe, around)) => (Model::Bpe(Box::new(bpe)), around, false),
+            None => {
+                let model = JsonModel::new(files.tokenizer, &source, scheme)?;
+                let post_processor = model.post_processor;
+                (Model::Json(Box::new(model)), Around::default(), post_processor)
+            }
+        };
 
         let optional = |name, bytes: Option<&[u8]>| bytes.map_or(Ok(Value::Null), |bytes| parse(name, bytes));
         let tokenizer_config = optional("tokenizer_config.json", files.tokenizer_config)?;
         let config = optional("config.json", files.config)?;
         let generation = optional("generation_config.json", files.generation_config)?;
-        let special =
-            read_special(&inner, &vocab, [&tokenizer_config, &config, &generation], post_processor)?;
+        let mut special = read_special(&vocab, &raw, [&tokenizer_config, &config, &generation])?;
+        if post_processor || !around.before.is_empty() || !around.after.is_empty() {
+            // A post-processor has the last word on what is added.
+            (special.add_bos, special.add_eos) = (false, false);
+        } else {
+            around = special.around()?;
+        }
         let chat_templates = match files.chat_template {
             Some(source) => vec![("default".to_owned(), source.to_owned())],
             None => read_templates(&tokenizer_config["chat_template"]),
@@ -77,13 +91,23 @@ impl Tokenizer {
             Scheme::WordPiece => true,
             Scheme::ByteLevel | Scheme::Plain => false,
         };
-        let model =
-            Model::Json(Box::new(JsonModel { inner, plain: OnceLock::new(), scheme, post_processor }));
-        Tokenizer::from_parts(Parts { model, vocab, special, chat_templates, strip_first_space })
+        Tokenizer::from_parts(Parts { model, vocab, special, around, chat_templates, strip_first_space })
     }
 }
 
 impl JsonModel {
+    fn new(bytes: &[u8], source: &Value, scheme: Scheme) -> Result<Self, TokenizerError> {
+        let bad =
+            |e: tokenizers::Error| TokenizerError::BadJson { file: "tokenizer.json", message: e.to_string() };
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(bad)?;
+        // A file may ask for truncation and padding; neither happens here without being asked for.
+        inner.with_truncation(None).map_err(bad)?;
+        inner.with_padding(None);
+        let post_processor = !inner.encode_fast("", true).map_err(bad)?.is_empty();
+        let limit = if uses_regex(source) { REGEX_MAX_BYTES } else { usize::MAX };
+        Ok(Self { inner, plain: OnceLock::new(), scheme, post_processor, limit })
+    }
+
     /// Appends the tokens of `text`. Special tokens are added here only where the post-processor adds them.
     pub(crate) fn encode(
         &self,
@@ -91,6 +115,9 @@ impl JsonModel {
         options: EncodeOptions,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+        if text.len() > self.limit {
+            return Err(TokenizerError::TooLong { bytes: text.len(), limit: self.limit });
+        }
         let tokenizer = if options.parse_special {
             &self.inner
         } else {
@@ -162,31 +189,65 @@ fn parse(file: &'static str, bytes: &[u8]) -> Result<Value, TokenizerError> {
     })
 }
 
-fn read_vocab(
-    inner: &tokenizers::Tokenizer,
-    source: &Value,
-    scheme: Scheme,
-) -> Result<Vocab, TokenizerError> {
-    let bad = |message: String| TokenizerError::BadJson { file: "tokenizer.json", message };
-    let entries = inner.get_vocab(true);
-    let highest = entries.values().copied().max().ok_or_else(|| bad("no tokens".into()))? as usize;
-    // Ids are dense in every real file; a stray one must not size a table.
-    if highest >= entries.len().saturating_mul(16).saturating_add(1 << 16) {
-        return Err(bad(format!("token id {highest} in a vocabulary of {} tokens", entries.len())));
-    }
-    let mut tokens = vec![None; highest + 1];
-    for (text, id) in entries {
-        let (bytes, kind) = scheme.bytes(&text);
-        tokens[id as usize] = Some(Token { bytes: bytes.into_boxed_slice(), kind });
-    }
-    for (&id, added) in &inner.get_added_tokens_decoder() {
-        let kind = if added.special { Kind::Control } else { Kind::UserDefined };
-        if let Some(slot) = tokens.get_mut(id as usize) {
-            *slot = Some(Token { bytes: added.content.as_bytes().into(), kind });
+/// Whether text passes through a regular expression. `ByteLevel` has one of its own.
+fn uses_regex(source: &Value) -> bool {
+    fn any(value: &Value) -> bool {
+        match value {
+            Value::Object(map) => {
+                map.contains_key("Regex")
+                    || map.get("use_regex") == Some(&Value::Bool(true))
+                    || map.values().any(any)
+            }
+            Value::Array(items) => items.iter().any(any),
+            _ => false,
         }
     }
-    let _ = source;
-    Ok(Vocab::new(tokens))
+    any(&source["pre_tokenizer"]) || any(&source["normalizer"])
+}
+
+/// The tokens by id: what each stands for, and its text as the file has it (empty in holes).
+fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), TokenizerError> {
+    let bad = |message: &str| TokenizerError::BadJson { file: "tokenizer.json", message: message.to_owned() };
+    let id = |value: &Value| {
+        value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| bad("a token's id is no id"))
+    };
+    let mut entries: Vec<(u32, &str, Option<Kind>)> = Vec::new();
+    match &source["model"]["vocab"] {
+        Value::Object(vocab) => {
+            for (text, value) in vocab {
+                entries.push((id(value)?, text, None));
+            }
+        }
+        // Unigram: pairs of text and score, in order of id.
+        Value::Array(pieces) => {
+            for (id, piece) in (0u32..).zip(pieces) {
+                entries.push((id, piece[0].as_str().ok_or_else(|| bad("a piece is no text"))?, None));
+            }
+        }
+        _ => return Err(bad("model.vocab is missing")),
+    }
+    for token in source["added_tokens"].as_array().into_iter().flatten() {
+        let kind = if token["special"] == true { Kind::Control } else { Kind::UserDefined };
+        let text = token["content"].as_str().ok_or_else(|| bad("an added token has no content"))?;
+        entries.push((id(&token["id"])?, text, Some(kind)));
+    }
+    let highest =
+        entries.iter().map(|&(id, ..)| id as usize).max().ok_or_else(|| bad("there are no tokens"))?;
+    // Ids are nearly dense in every real file; a stray one must not size a table.
+    if highest >= entries.len().saturating_mul(16).saturating_add(1 << 16) {
+        return Err(bad(&format!("there is a token {highest} among only {}", entries.len())));
+    }
+    let mut tokens = vec![None; highest + 1];
+    let mut raw = vec![Vec::new(); highest + 1];
+    for (id, text, added) in entries {
+        let (bytes, kind) = match added {
+            Some(kind) => (text.as_bytes().to_vec(), kind),
+            None => scheme.bytes(text),
+        };
+        tokens[id as usize] = Some(Token { bytes: bytes.into_boxed_slice(), kind });
+        raw[id as usize] = text.as_bytes().to_vec();
+    }
+    Ok((Vocab::new(tokens), raw))
 }
 
 /// A token named in a configuration: plainly, or as an object with its content.
@@ -201,11 +262,11 @@ fn token_ids(value: &Value) -> Vec<u32> {
 }
 
 fn read_special(
-    inner: &tokenizers::Tokenizer,
     vocab: &Vocab,
+    raw: &[Vec<u8>],
     [tokenizer_config, config, generation]: [&Value; 3],
-    post_processor: bool,
 ) -> Result<SpecialTokens, TokenizerError> {
+    let token = |name: &str| raw.iter().position(|text| text == name.as_bytes()).map(|id| id as u32);
     let text_config = &config["text_config"];
     let id = |role: &str| -> Result<Option<u32>, TokenizerError> {
         let key = format!("{role}_token_id");
@@ -218,12 +279,12 @@ fn read_special(
         let Some(name) = token_name(&tokenizer_config[format!("{role}_token")]) else {
             return Ok(None);
         };
-        inner.token_to_id(name).map(Some).ok_or_else(|| TokenizerError::BadJson {
+        token(name).map(Some).ok_or_else(|| TokenizerError::BadJson {
             file: "tokenizer_config.json",
             message: format!("{role}_token `{name}` is not in the vocabulary"),
         })
     };
-    let flag = |key: &str| tokenizer_config[key].as_bool().unwrap_or(false) && !post_processor;
+    let flag = |key: &str| tokenizer_config[key].as_bool().unwrap_or(false);
     let mut special = SpecialTokens {
         bos: id("bos")?,
         eos: id("eos")?,
@@ -234,7 +295,7 @@ fn read_special(
         ends: Vec::new(),
     };
     special.ends.extend(special.eos);
-    let named = token_name(&tokenizer_config["eos_token"]).and_then(|name| inner.token_to_id(name));
+    let named = token_name(&tokenizer_config["eos_token"]).and_then(token);
     special.ends.extend(named);
     for source in [config, text_config, generation] {
         special
@@ -242,7 +303,6 @@ fn read_special(
             .extend(token_ids(&source["eos_token_id"]).into_iter().filter(|&id| vocab.get(id).is_some()));
     }
     special.add_named_ends(vocab);
-    special.check()?;
     Ok(special)
 }
 

@@ -14,6 +14,7 @@ mod detokenize;
 mod error;
 mod gguf;
 mod json;
+mod json_bpe;
 mod merge;
 mod pre_tokenize;
 mod python;

@@ -41,6 +41,10 @@ const fn family(stages: &'static [Stage]) -> Family {
 
 const GPT2_WORDS: Stage = words(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+");
 
+/// GPT-2's pattern as `tokenizer.json` implies it where it says `ByteLevel`.
+pub(crate) const GPT2_PATTERN: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
 const LLAMA3: Family = family(&[words(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
 )]);
@@ -110,39 +114,50 @@ fn lookup(name: &str) -> Option<Family> {
 /// The splitting rules of one model.
 pub(crate) struct PreTokenizer {
     stages: Vec<(Regex, bool)>,
-    family: Family,
+    whole_tokens: bool,
+    nfc: bool,
+    add_bos: bool,
 }
 
 impl PreTokenizer {
     /// Looks `name` up in the table.
     pub(crate) fn named(name: &str) -> Result<Self, TokenizerError> {
         let family = lookup(name).ok_or_else(|| TokenizerError::UnknownPreTokenizer(name.to_owned()))?;
-        let stages = family
-            .stages
-            .iter()
-            .map(|stage| {
-                let patterns: &[&str] =
-                    if stage.space_runs { &[stage.pattern, r"\s+"] } else { &[stage.pattern] };
-                let regex = Regex::new_many(patterns).map_err(|e| {
-                    TokenizerError::BadVocab(format!("pattern of pre-tokenizer `{name}`: {e}"))
-                })?;
-                Ok((regex, stage.space_runs))
+        let stages = family.stages.iter().map(|stage| {
+            compile(stage.pattern, stage.space_runs).ok_or_else(|| {
+                TokenizerError::BadVocab(format!("pattern of pre-tokenizer `{name}` does not compile"))
             })
-            .collect::<Result<_, TokenizerError>>()?;
-        Ok(Self { stages, family })
+        });
+        let stages = stages.collect::<Result<_, TokenizerError>>()?;
+        let Family { whole_tokens, nfc, add_bos, .. } = family;
+        Ok(Self { stages, whole_tokens, nfc, add_bos })
+    }
+
+    /// The passes a `tokenizer.json` lists. `None` when a pattern looks around in another way than at the end of runs
+    /// of white space.
+    pub(crate) fn from_patterns<'p>(
+        patterns: impl IntoIterator<Item = Cow<'p, str>>,
+        whole_tokens: bool,
+        nfc: bool,
+    ) -> Option<Self> {
+        let stages = patterns.into_iter().map(|pattern| {
+            let words = [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)"].iter().find_map(|tail| pattern.strip_suffix(tail));
+            compile(words.unwrap_or(&pattern), words.is_some())
+        });
+        Some(Self { stages: stages.collect::<Option<_>>()?, whole_tokens, nfc, add_bos: false })
     }
 
     pub(crate) fn whole_tokens(&self) -> bool {
-        self.family.whole_tokens
+        self.whole_tokens
     }
 
     pub(crate) fn add_bos(&self) -> bool {
-        self.family.add_bos
+        self.add_bos
     }
 
     /// The text in the form the vocabulary was trained on.
     pub(crate) fn normalize<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        if !self.family.nfc || unicode_normalization::is_nfc(text) {
+        if !self.nfc || unicode_normalization::is_nfc(text) {
             Cow::Borrowed(text)
         } else {
             Cow::Owned(text.nfc().collect())
@@ -153,6 +168,11 @@ impl PreTokenizer {
     pub(crate) fn split<E>(&self, text: &str, piece: &mut dyn FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         split_from(&self.stages, text, piece)
     }
+}
+
+fn compile(pattern: &str, space_runs: bool) -> Option<(Regex, bool)> {
+    let patterns: &[&str] = if space_runs { &[pattern, r"\s+"] } else { &[pattern] };
+    Some((Regex::new_many(patterns).ok()?, space_runs))
 }
 
 fn split_from<E>(

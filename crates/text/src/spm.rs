@@ -2,7 +2,7 @@
 //! files that list merges, the pair that is listed first.
 
 use crate::TokenizerError;
-use crate::bpe::{Merges, read_merges};
+use crate::bpe::{Merges, read_merges, split_merges};
 use crate::merge::Merger;
 use crate::vocab::{Kind, Vocab};
 use ahash::AHashMap;
@@ -59,7 +59,7 @@ impl Spm {
     ) -> Result<Self, TokenizerError> {
         let (tokens, bytes) = read_tokens(vocab, raw, |_| 0)?;
         let id = |text: &[u8]| tokens.get(text).map(|&(_, id)| id);
-        let merges = read_merges(merges, |half| Some(half.as_bytes().into()), id)?;
+        let merges = read_merges(split_merges(merges)?.into_iter(), |half| Some(half.as_bytes().into()), id)?;
         Ok(Self { merges: Some(merges), tokens, bytes, unknown, space_prefix })
     }
 

@@ -81,15 +81,19 @@ impl SpecialTokens {
         self.ends.dedup();
     }
 
-    /// Checks that what is to be added exists.
-    pub(crate) fn check(&self) -> Result<(), TokenizerError> {
-        let missing =
-            |what: &str| Err(TokenizerError::BadVocab(format!("asks for {what} to be added but names none")));
-        match self {
-            Self { add_bos: true, bos: None, .. } => missing("a BOS token"),
-            Self { add_eos: true, eos: None, .. } => missing("an EOS token"),
-            _ => Ok(()),
-        }
+    /// What is added to a text; an error when it does not exist.
+    pub(crate) fn around(&self) -> Result<Around, TokenizerError> {
+        let side = |add: bool, id: Option<u32>, name: &str| match (add, id) {
+            (true, None) => {
+                Err(TokenizerError::BadVocab(format!("asks for {name} to be added but names none")))
+            }
+            (true, Some(id)) => Ok(vec![id]),
+            (false, _) => Ok(Vec::new()),
+        };
+        Ok(Around {
+            before: side(self.add_bos, self.bos, "a BOS token")?,
+            after: side(self.add_eos, self.eos, "an EOS token")?,
+        })
     }
 }
 
@@ -100,11 +104,20 @@ pub(crate) enum Model {
     Json(Box<JsonModel>),
 }
 
+/// Tokens put around a text.
+#[derive(Debug, Default)]
+pub(crate) struct Around {
+    pub(crate) before: Vec<u32>,
+    pub(crate) after: Vec<u32>,
+}
+
 /// What a reader of a vocabulary hands over.
 pub(crate) struct Parts {
     pub(crate) model: Model,
     pub(crate) vocab: Vocab,
     pub(crate) special: SpecialTokens,
+    /// What [`EncodeOptions::add_special`] puts before and after the text.
+    pub(crate) around: Around,
     /// Name and source.
     pub(crate) chat_templates: Vec<(String, String)>,
     pub(crate) strip_first_space: bool,
@@ -155,14 +168,13 @@ impl Tokenizer {
         if text.len() > MAX_BYTES {
             return Err(TokenizerError::TooLong { bytes: text.len(), limit: MAX_BYTES });
         }
-        let special = &self.parts.special;
         let mut ids = Vec::with_capacity(text.len() / 4 + 2);
-        if options.add_special && special.add_bos {
-            ids.extend(special.bos);
+        if options.add_special {
+            ids.extend_from_slice(&self.parts.around.before);
         }
         self.encode_text(text, options, &mut ids)?;
-        if options.add_special && special.add_eos {
-            ids.extend(special.eos);
+        if options.add_special {
+            ids.extend_from_slice(&self.parts.around.after);
         }
         Ok(ids)
     }

@@ -15,6 +15,8 @@ enum Until {
     End,
     /// Causal, but every third row sees none, and one more an empty range.
     Blind,
+    /// Causal, but the rows of the first step see none: a long context at little cost.
+    Later,
 }
 
 struct Shape {
@@ -55,7 +57,8 @@ pub(super) fn cases() -> Vec<Case> {
         add("attention", "tiny", &[&[(0, 1)]], Shape { heads: [1, 1, 2, 2], ..PLAIN });
         add("attention", "odd", &[&[(0, 5), (0, 3)]], Shape { heads: [3, 1, 6, 10], ..PLAIN });
         add("attention", "large", &[&[(0, 70)], &[(70, 1)]], Shape { heads: [8, 2, 64, 64], ..PLAIN });
-        add("attention", "long", &[&[(0, 600)], &[(600, 2)]], Shape { heads: [2, 1, 32, 32], ..PLAIN });
+        let long = Shape { heads: [2, 1, 32, 32], until: Until::Later, ..PLAIN };
+        add("attention", "long", &[&[(0, 1100)], &[(1100, 3)], &[(1103, 1)]], long);
         let ragged: Segments = &[&[(0, 5), (0, 33), (0, 0), (0, 16)], &[(5, 1), (33, 1), (0, 7), (16, 0)]];
         add("attention", "ragged", ragged, Shape { heads: [8, 2, 24, 24], ..PLAIN });
         add("attention", "many kv heads", ragged, Shape { heads: [6, 6, 8, 8], ..PLAIN });
@@ -95,7 +98,7 @@ fn case(op: &'static str, cache: DType, class: &str, steps: Segments, shape: Sha
         }
     }
     let pages = HostTensor::from_u32(&[seqs, width], &pages).expect("a row per sequence");
-    let step = |segments: &&[(u32, u32)]| {
+    let step = |(at, segments): (usize, &&[(u32, u32)])| {
         let pos: Vec<u32> = segments.iter().flat_map(|(first, n)| *first..first + n).collect();
         let ends = segments.iter().flat_map(|(first, n)| std::iter::repeat_n(first + n, *n as usize));
         let until: Vec<u32> = ends
@@ -106,7 +109,8 @@ fn case(op: &'static str, cache: DType, class: &str, steps: Segments, shape: Sha
                 Until::End => end,
                 Until::Blind if r % 3 == 1 => 0,
                 Until::Blind if r == 5 => pos / 2, // before the window
-                Until::Blind => pos + 1,
+                Until::Later if at == 0 => 0,
+                Until::Blind | Until::Later => pos + 1,
             })
             .collect();
         let extents: Vec<u32> = segments.iter().map(|(_, n)| *n).collect();
@@ -132,7 +136,7 @@ fn case(op: &'static str, cache: DType, class: &str, steps: Segments, shape: Sha
         dtype: cache,
         class: class.to_owned(),
         weights: [].into(),
-        steps: steps.iter().map(step).collect(),
+        steps: steps.iter().enumerate().map(step).collect(),
         record: Box::new(move |r| {
             let [q, k, v, pos, until, extents, pages] =
                 ["q", "k", "v", "pos", "until", "extents", "pages"].map(|name| r.input(name));

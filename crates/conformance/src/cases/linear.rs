@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
             ("tiny", 1, if dtype.is_quantised() { step } else { 1 }, 1),
             ("odd", 9, 3 * step, 7),
             ("vector", 1, 768, 192),
-            ("large", 33, 1024, 130),
+            ("large", 33, 512, 130),
             ("empty", 0, step, 5),
         ] {
             out.push(matmul(dtype, class, rows, k, n, View::Whole));

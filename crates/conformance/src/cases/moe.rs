@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         for (class, rows, experts, k, n, slots) in [
             ("tiny", 1, 1, if dtype.is_quantised() { step } else { 1 }, 1, 1),
             ("odd", 9, 5, 2 * step, 7, 3),
-            ("large", 21, 16, 256, 96, 4),
+            ("large", 13, 16, 256, 72, 4),
             ("empty", 0, 3, step, 4, 2),
         ] {
             for per_slot in [false, true] {

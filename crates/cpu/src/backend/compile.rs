@@ -20,7 +20,11 @@ use super::steps::{ExpertOrder, Input, Product, Step, Table};
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
 const ALIGN: usize = 64;
 
-pub(super) fn compile(shared: Arc<Shared>, graph: &Graph, options: &CompileOptions) -> Result<CpuPlan, DeviceError> {
+pub(super) fn compile(
+    shared: Arc<Shared>,
+    graph: &Graph,
+    options: &CompileOptions,
+) -> Result<CpuPlan, DeviceError> {
     let arena = graph::memory::plan(graph, ALIGN);
     let mut places = vec![None; graph.values.len()];
     for (place, offset) in places.iter_mut().zip(&arena.offsets) {
@@ -125,7 +129,13 @@ struct Compiler<'a> {
 
 impl Compiler<'_> {
     fn unsupported<T>(&self, node: &Node, reason: impl Into<String>) -> Result<T, DeviceError> {
-        let op = format!("{} {} at {}:{}", node.op.name(), self.operands(node), node.site.file(), node.site.line());
+        let op = format!(
+            "{} {} at {}:{}",
+            node.op.name(),
+            self.operands(node),
+            node.site.file(),
+            node.site.line()
+        );
         Err(DeviceError::Unsupported { device: "cpu".into(), op, reason: reason.into() })
     }
 
@@ -153,7 +163,10 @@ impl Compiler<'_> {
             Some(rows) => Ok(rows),
             None => {
                 let layout = self.resolver.graph.value(id).layout;
-                self.unsupported(node, format!("an operand {layout:?} is not rows of {width} that a kernel can walk"))
+                self.unsupported(
+                    node,
+                    format!("an operand {layout:?} is not rows of {width} that a kernel can walk"),
+                )
             }
         }
     }
@@ -171,7 +184,10 @@ impl Compiler<'_> {
     fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
         match self.resolver.weight(id) {
             Some(w) if self.weights[w].layout == graph::backend::WeightUse::Elements => Ok(w),
-            Some(w) => self.unsupported(node, format!("weight `{}` is both a matrix and elements", self.weights[w].name)),
+            Some(w) => self.unsupported(
+                node,
+                format!("weight `{}` is both a matrix and elements", self.weights[w].name),
+            ),
             None => self.unsupported(node, "this operand must be a weight"),
         }
     }
@@ -198,7 +214,13 @@ impl Compiler<'_> {
 
     /// Activations of a product: quantised for quantised weights in the fast class, otherwise as they are. `reserve`
     /// words of scratch in front belong to the caller.
-    fn input(&mut self, node: &Node, x: ValueId, weights: &[usize], reserve: usize) -> Result<Input, DeviceError> {
+    fn input(
+        &mut self,
+        node: &Node,
+        x: ValueId,
+        weights: &[usize],
+        reserve: usize,
+    ) -> Result<Input, DeviceError> {
         let rows = self.last(node, x)?;
         let quantised = weights.iter().filter(|w| self.weights[**w].dtype.is_quantised()).count();
         if self.precision == Precision::Exact || quantised == 0 {
@@ -237,7 +259,8 @@ impl Compiler<'_> {
             }
             Op::MatMuls { biased } => {
                 let n = biased.len();
-                let w: Result<Vec<_>, _> = node.inputs[1..=n].iter().map(|id| self.matrix(node, *id)).collect();
+                let w: Result<Vec<_>, _> =
+                    node.inputs[1..=n].iter().map(|id| self.matrix(node, *id)).collect();
                 let mut rows = node.inputs[n + 1..].iter();
                 let mut biases = vec![];
                 for has in biased {
@@ -248,7 +271,13 @@ impl Compiler<'_> {
             }
             Op::Gather => {
                 let (table, ids) = (node.inputs[0], self.last(node, node.inputs[1])?);
-                let ids = RowsArg { rows: ids.width, width: 1, stride: 1, bound: self.bound(node.inputs[1]), ..ids };
+                let ids = RowsArg {
+                    rows: ids.width,
+                    width: 1,
+                    stride: 1,
+                    bound: self.bound(node.inputs[1]),
+                    ..ids
+                };
                 let out = self.last(node, node.outputs[0])?;
                 let table = match self.resolver.weight(table) {
                     Some(w) => Table::Weight(w),
@@ -283,12 +312,20 @@ impl Compiler<'_> {
                     Activation::GeluErf => vector::Unary::GeluErf,
                     Activation::Sigmoid => vector::Unary::Sigmoid,
                 };
-                Step::Unary { op, x: self.last(node, node.inputs[0])?, out: self.last(node, node.outputs[0])? }
+                Step::Unary {
+                    op,
+                    x: self.last(node, node.inputs[0])?,
+                    out: self.last(node, node.outputs[0])?,
+                }
             }
             Op::Scale { factor } => {
                 self.select(node, "rows", "elementwise");
                 let op = vector::Unary::Scale(*factor);
-                Step::Unary { op, x: self.last(node, node.inputs[0])?, out: self.last(node, node.outputs[0])? }
+                Step::Unary {
+                    op,
+                    x: self.last(node, node.inputs[0])?,
+                    out: self.last(node, node.outputs[0])?,
+                }
             }
             Op::RmsNorm { eps } => {
                 self.select(node, "rms_norm", "f32 lanes, fixed tree");
@@ -407,7 +444,12 @@ impl Compiler<'_> {
         Ok(Step::Binary { op, a, b: self.last(node, b)?, out })
     }
 
-    fn products(&mut self, node: &Node, weights: &[usize], biases: &[Option<usize>]) -> Result<(), DeviceError> {
+    fn products(
+        &mut self,
+        node: &Node,
+        weights: &[usize],
+        biases: &[Option<usize>],
+    ) -> Result<(), DeviceError> {
         let x = self.input(node, node.inputs[0], weights, 0)?;
         let (kernel, reason) = self.product_reason(&x);
         self.select(node, kernel, reason);
@@ -423,12 +465,8 @@ impl Compiler<'_> {
         let (x, w, experts) = (node.inputs[0], self.matrix(node, node.inputs[1])?, node.inputs[2]);
         let chosen = self.resolver.shape(experts);
         let shared = if self.resolver.shape(x).rank() == 2 { chosen.last() } else { 1 };
-        let mut order = ExpertOrder {
-            at: 0,
-            experts: self.weights[w].shape.dims()[0],
-            pairs: chosen.elements(),
-            shared,
-        };
+        let mut order =
+            ExpertOrder { at: 0, experts: self.weights[w].shape.dims()[0], pairs: chosen.elements(), shared };
         // The order overwrites whatever blocks an earlier product left.
         self.quantised = None;
         order.at = self.scratch(order.words());

@@ -121,7 +121,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Instance for CpuInstance {
     fn encode(&mut self, step: &StepInputs) -> Result<Encoded, DeviceError> {
         if self.is_busy() {
-            return Err(DeviceError::Busy("the instance has a submission in flight: await its fence first".into()));
+            return Err(DeviceError::Busy(
+                "the instance has a submission in flight: await its fence first".into(),
+            ));
         }
         self.plan.layout.encode(step, &mut self.inputs, &mut self.scalars)?;
         self.serial += 1;
@@ -158,7 +160,10 @@ impl Instance for CpuInstance {
     }
 
     fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
-        let unknown = || DeviceError::Binding { port: name.to_owned(), problem: "is not an output of this plan".into() };
+        let unknown = || DeviceError::Binding {
+            port: name.to_owned(),
+            problem: "is not an output of this plan".into(),
+        };
         let info = self.plan.outputs.iter().find(|o| o.name == name).ok_or_else(unknown)?;
         let outcome = self.flight.as_ref().and_then(|f| lock(&f.outcome).clone());
         match outcome {
@@ -211,7 +216,9 @@ impl Drop for StepJob {
             let result = match lock(&self.error).take() {
                 Some(error) => Err(error),
                 None if self.finished.load(Ordering::Acquire) => Ok(()),
-                None => Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into())),
+                None => {
+                    Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into()))
+                }
             };
             *lock(&flight.outcome) = Some(result.clone());
             signal.set(result);

@@ -66,7 +66,13 @@ impl ConvStep {
         if !channels.is_empty() {
             // SAFETY: these channels are this worker's own, and the step was validated: a sequence has its own slot.
             unsafe {
-                vector::short_conv(ctx.isa, conv, ctx.states[self.state].shared(), channels, ctx.rows_mut(&self.out));
+                vector::short_conv(
+                    ctx.isa,
+                    conv,
+                    ctx.states[self.state].shared(),
+                    channels,
+                    ctx.rows_mut(&self.out),
+                );
             }
         }
     }

@@ -140,21 +140,81 @@ pub(super) enum Table {
 
 /// One kernel with its operands.
 pub(super) enum Step {
-    Quantise { x: RowsArg, at: usize },
-    Products { x: Input, products: Vec<Product> },
-    Gather { table: Table, ids: RowsArg, out: RowsArg },
-    Unary { op: vector::Unary, x: RowsArg, out: RowsArg },
-    Binary { op: vector::Binary, a: RowsArg, b: RowsArg, out: RowsArg },
+    Quantise {
+        x: RowsArg,
+        at: usize,
+    },
+    Products {
+        x: Input,
+        products: Vec<Product>,
+    },
+    Gather {
+        table: Table,
+        ids: RowsArg,
+        out: RowsArg,
+    },
+    Unary {
+        op: vector::Unary,
+        x: RowsArg,
+        out: RowsArg,
+    },
+    Binary {
+        op: vector::Binary,
+        a: RowsArg,
+        b: RowsArg,
+        out: RowsArg,
+    },
     /// The second operand is elements of a weight, repeated for every row.
-    BinaryRow { op: vector::Binary, a: RowsArg, row: usize, out: RowsArg },
-    RmsNorm { x: RowsArg, weight: usize, eps: f32, out: RowsArg },
-    AddRmsNorm { a: RowsArg, b: RowsArg, weight: usize, eps: f32, sum: RowsArg, out: RowsArg },
-    Rope { x: RowsArg, head_dim: usize, pos: RowsArg, inv_freq: usize, magnitude: f32, out: RowsArg },
-    Route { logits: RowsArg, renormalise: bool, weights: RowsArg, experts: RowsArg },
+    BinaryRow {
+        op: vector::Binary,
+        a: RowsArg,
+        row: usize,
+        out: RowsArg,
+    },
+    RmsNorm {
+        x: RowsArg,
+        weight: usize,
+        eps: f32,
+        out: RowsArg,
+    },
+    AddRmsNorm {
+        a: RowsArg,
+        b: RowsArg,
+        weight: usize,
+        eps: f32,
+        sum: RowsArg,
+        out: RowsArg,
+    },
+    Rope {
+        x: RowsArg,
+        head_dim: usize,
+        pos: RowsArg,
+        inv_freq: usize,
+        magnitude: f32,
+        out: RowsArg,
+    },
+    Route {
+        logits: RowsArg,
+        renormalise: bool,
+        weights: RowsArg,
+        experts: RowsArg,
+    },
     /// Sorts the rows of [`Step::ExpertProducts`] by expert into `order`: see [`ExpertOrder`].
-    Sort { experts: RowsArg, order: ExpertOrder },
-    ExpertProducts { x: Input, weight: usize, order: ExpertOrder, out: RowsArg },
-    ExpertSum { y: RowsArg, weights: RowsArg, out: RowsArg },
+    Sort {
+        experts: RowsArg,
+        order: ExpertOrder,
+    },
+    ExpertProducts {
+        x: Input,
+        weight: usize,
+        order: ExpertOrder,
+        out: RowsArg,
+    },
+    ExpertSum {
+        y: RowsArg,
+        weights: RowsArg,
+        out: RowsArg,
+    },
     ShortConv(super::state::ConvStep),
     KvWrite(super::state::KvWriteStep),
     Attention(super::state::AttentionStep),
@@ -229,7 +289,12 @@ fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) 
 }
 
 /// Columns of one worker when there are fewer rows than workers, in whole cache lines.
-fn over_elements(n: usize, width: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>, Range<usize>)) {
+fn over_elements(
+    n: usize,
+    width: usize,
+    worker: &Worker<'_>,
+    mut part: impl FnMut(Range<usize>, Range<usize>),
+) {
     const SMALL: usize = 2048;
     if n >= worker.count() || n * width <= SMALL {
         over_rows(n, worker, |rows| part(rows, 0..width));
@@ -311,7 +376,9 @@ impl Step {
                     order.sort(ctx, ctx.words(experts));
                 }
             }
-            Step::ExpertProducts { x, weight, order, out } => multiply_experts(ctx, worker, x, *weight, order, out),
+            Step::ExpertProducts { x, weight, order, out } => {
+                multiply_experts(ctx, worker, x, *weight, order, out)
+            }
             Step::ExpertSum { y, weights, out } => expert_sum(ctx, worker, y, weights, out),
             Step::ShortConv(step) => step.run(ctx, worker),
             Step::KvWrite(step) => step.run(ctx, worker),
@@ -329,7 +396,10 @@ fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize) {
             let count = cols.len() / BLOCK;
             // SAFETY: room for every block of the bucket was reserved at `at`; these blocks are this worker's own.
             let out = unsafe {
-                std::slice::from_raw_parts_mut(ctx.arena.wrapping_add(at).cast::<ActBlock>().add(first), count)
+                std::slice::from_raw_parts_mut(
+                    ctx.arena.wrapping_add(at).cast::<ActBlock>().add(first),
+                    count,
+                )
             };
             quantise_row(ctx.isa, &rows.row(row)[cols.clone()], out);
         }
@@ -362,7 +432,14 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, x: &Input, products: &[Product]) {
     }
 }
 
-fn multiply_experts(ctx: &Ctx, worker: &Worker<'_>, x: &Input, weight: usize, order: &ExpertOrder, out: &RowsArg) {
+fn multiply_experts(
+    ctx: &Ctx,
+    worker: &Worker<'_>,
+    x: &Input,
+    weight: usize,
+    order: &ExpertOrder,
+    out: &RowsArg,
+) {
     let activations = x.activations(ctx);
     let matrices = ctx.weights[weight].matrices();
     let first = order.first(ctx);

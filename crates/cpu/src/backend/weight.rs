@@ -41,7 +41,8 @@ impl CpuWeight {
                 });
             }
         };
-        let matrices = (0..experts).map(|e| pack(shared, desc, source, e * n, n, k)).collect::<Result<_, _>>()?;
+        let matrices =
+            (0..experts).map(|e| pack(shared, desc, source, e * n, n, k)).collect::<Result<_, _>>()?;
         Ok(CpuWeight::Matrices(matrices))
     }
 

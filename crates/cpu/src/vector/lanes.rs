@@ -28,6 +28,7 @@ impl<S: Isa> V<S> {
     lanewise!(add(b));
     lanewise!(sub(b));
     lanewise!(mul(b));
+    lanewise!(div(b));
     lanewise!(max(b));
     lanewise!(fma(b, c));
     lanewise!(select_lt(b, x, y));
@@ -104,6 +105,12 @@ impl<S: Isa> V<S> {
         // SAFETY: `lanes` holds 16.
         unsafe { self.store(s, lanes.as_mut_ptr()) };
         lanes
+    }
+
+    /// The first lane.
+    #[inline(always)]
+    pub(crate) fn first(self, s: S) -> f32 {
+        self.to_array(s)[0]
     }
 
     /// The sum of the lanes, folding the upper half onto the lower until one is left.

@@ -438,13 +438,7 @@ proptest! {
 }
 
 /// A whole sequence from zeros, in f64.
-fn conv_reference(
-    x: &[f32],
-    weight: &[f32],
-    bias: Option<&[f32]>,
-    channels: usize,
-    taps: usize,
-) -> Vec<f64> {
+fn conv_reference(x: &[f32], weight: &[f32], bias: Option<&[f32]>, channels: usize, taps: usize) -> Vec<f64> {
     let rows = x.len() / channels;
     let mut out = vec![0.0; rows * channels];
     for t in 0..rows {

@@ -19,6 +19,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
     eps_key: "rms_norm_eps",
     eps: 1e-6,
+    tied_keys: &["tie_word_embeddings"],
     tied: true,
     kv_heads: Some(4),
     head_dim: Some(256),
@@ -83,7 +84,14 @@ fn local_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelErr
     let port = "rope_swa.inv_freq";
     let theta = keys.positive(("rope_local_base_freq", "rope.freq_base_swa"))?.unwrap_or(LOCAL_THETA);
     let own = rope_parameters(keys, "sliding_attention")?;
-    Rope::read_object(Keys::within(&own, "rope_parameters.sliding_attention"), port, dims, theta, context, None)
+    Rope::read_object(
+        Keys::within(&own, "rope_parameters.sliding_attention"),
+        port,
+        dims,
+        theta,
+        context,
+        None,
+    )
 }
 
 /// One of the two objects in `rope_parameters`; empty when it is not there.

@@ -13,6 +13,7 @@ const LLAMA: Defaults = Defaults {
     context: 2048,
     eps_key: "rms_norm_eps",
     eps: 1e-6,
+    tied_keys: &["tie_word_embeddings"],
     tied: false,
     kv_heads: None,
     head_dim: None,

@@ -13,6 +13,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 32_768,
     eps_key: "rms_norm_eps",
     eps: 1e-6,
+    tied_keys: &["tie_word_embeddings"],
     tied: false,
     kv_heads: Some(32),
     head_dim: None,

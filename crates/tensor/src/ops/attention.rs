@@ -1,5 +1,8 @@
 //! The paged KV cache and attention over it (running softmax: Milakov and Gimelshein, 2018).
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use super::reference::{Bounds, FLUSH, ReferenceError, UNIT, bad_value, rounded, sequence_of_rows};
 use super::{Check, KV_BLOCK, Op, Operand, OperandError, result};
 use crate::{DType, HostTensor};
@@ -132,51 +135,63 @@ fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), Referenc
     let (q, pos, until) = (q.f32s()?, pos.u32s()?, until.u32s()?);
     let mut out = vec![0.0; rows * query_heads * dv];
     let mut bounds = vec![0.0; out.len()];
-    let mut kv = vec![0.0f32; kv_width];
+    // The visible positions of the current sequence, decoded once: all KV heads of one after the other.
+    let mut decoded: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
+    let mut current = None;
     for (r, sequence) in sequence_of_rows(op, 4, extents, rows)?.into_iter().enumerate() {
         let Some(sequence) = sequence else { break };
+        if current.replace(sequence) != Some(sequence) {
+            decoded.clear();
+        }
         let past = pos[r] as usize + 1;
         let first = window.map_or(0, |w| past.saturating_sub(w as usize));
         let visible = first..until[r] as usize;
-        let mut places = Vec::new();
-        for at in visible {
-            places.push(place(op, cache, pages, sequence, at)?);
-        }
-        if places.is_empty() {
+        if visible.is_empty() {
             continue;
         }
+        for at in visible.clone() {
+            if let Entry::Vacant(entry) = decoded.entry(at) {
+                let place = place(op, cache, pages, sequence, at)?;
+                let kv = entry.insert(vec![0.0; kv_heads * kv_width]);
+                for (head, kv) in kv.chunks_exact_mut(kv_width).enumerate() {
+                    cache.decode_row(place * kv_heads + head, kv)?;
+                }
+            }
+        }
+        let keys: Vec<&[f32]> = decoded.range(visible).map(|(_, kv)| &kv[..]).collect();
         for head in 0..query_heads {
             let query = &q[(r * query_heads + head) * dk..][..dk];
-            let mut scores = Vec::with_capacity(places.len());
+            let mut scores = Vec::with_capacity(keys.len());
             let mut error = 0f64;
-            for at in &places {
-                cache.decode_row(at * kv_heads + head / group, &mut kv)?;
-                let terms = || query.iter().zip(&kv).map(|(q, k)| f64::from(*q) * f64::from(*k));
+            for kv in &keys {
+                let key = &kv[head / group * kv_width..][..dk];
+                let terms = || query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
                 let mut score = terms().sum::<f64>() * f64::from(*scale);
                 let sizes = terms().map(f64::abs).sum::<f64>() * f64::from(scale.abs());
                 error = error.max((dk as f64 + 4.0) * UNIT * sizes);
                 if let Some(cap) = softcap.map(f64::from) {
                     score = cap * (score / cap).tanh();
-                    error += 8.0 * UNIT * cap.abs() / places.len() as f64;
                 }
                 scores.push(score);
             }
             let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
             let largest = scores.iter().fold(0.0f64, |m, s| m.max(s.abs()));
-            // A difference of two scores is off by both, and by its own rounding.
-            let relative = 2.0 * (error + 2.0 * UNIT * largest) + 2.0 * (places.len() as f64 + 8.0) * UNIT;
+            // The cap's slope is at most 1, and its own error a few units of the cap. A difference of two scores is off
+            // by both, and by its own rounding.
+            let error = error + softcap.map_or(0.0, |cap| 8.0 * UNIT * f64::from(cap.abs()));
+            let relative = 2.0 * (error + 2.0 * UNIT * largest) + 2.0 * (keys.len() as f64 + 8.0) * UNIT;
             let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
             let result = (r * query_heads + head) * dv;
-            for (at, score) in places.iter().zip(&scores) {
-                cache.decode_row(at * kv_heads + head / group, &mut kv)?;
+            for (kv, score) in keys.iter().zip(&scores) {
+                let value = &kv[head / group * kv_width + dk..][..dv];
                 let p = (score - top).exp() / sum;
-                for (d, v) in kv[dk..].iter().enumerate() {
+                for (d, v) in value.iter().enumerate() {
                     out[result + d] += p * f64::from(*v);
                     bounds[result + d] += p * f64::from(v.abs());
                 }
             }
             for bound in &mut bounds[result..][..dv] {
-                *bound = relative.exp_m1() * *bound + FLUSH * places.len() as f64;
+                *bound = relative.exp_m1() * *bound + FLUSH * keys.len() as f64;
             }
         }
     }

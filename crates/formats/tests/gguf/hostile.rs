@@ -1,11 +1,9 @@
 //! Broken GGUF files: each is one named mutation of a valid file and must give exactly the error that names it.
 
-mod raw_gguf;
-
+use crate::raw_gguf::{RawGguf, string};
 use gristmill_formats::Checkpoint;
 use gristmill_formats::gguf::{Gguf, GgufError, GgufFile, Strings};
 use proptest::prelude::*;
-use raw_gguf::{RawGguf, string};
 use tensor::blocks;
 
 /// Name, mutation of the parts, expected message.

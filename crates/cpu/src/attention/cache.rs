@@ -1,0 +1,297 @@
+//! The layout of KV blocks, and writing them.
+
+use super::BLOCK;
+use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
+use crate::memory::SharedSlice;
+use crate::vector::Rows;
+use std::ops::Range;
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvType {
+    /// As they are.
+    F32,
+    /// binary16, each (position, kv head) row times a power of two that brings its largest value to 2^14..2^15. So nothing
+    /// overflows, and values down to 2^-28 of the largest keep all their bits.
+    F16,
+}
+
+/// The layout of a block: a cell for each kv head, one after another.
+///
+/// A cell holds, for [`KvType::F16`], the factors that undo the scaling of 16 keys and of 16 values (f32); then the keys
+/// as `[head_dim][16 positions]`, so that positions lie in vector lanes and dimensions are walked in order; then the
+/// values as `[16 positions][head_dim, padded to 16]`, the other way round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    kind: KvType,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl KvLayout {
+    /// The layout for `kv_heads` heads of `head_dim` values.
+    ///
+    /// # Panics
+    /// When either is 0.
+    #[must_use]
+    pub fn new(kind: KvType, kv_heads: usize, head_dim: usize) -> Self {
+        assert!(kv_heads > 0 && head_dim > 0, "a KV cache needs heads and dimensions");
+        Self { kind, kv_heads, head_dim }
+    }
+
+    /// How values are stored.
+    #[must_use]
+    pub fn kind(&self) -> KvType {
+        self.kind
+    }
+
+    /// Key and value heads.
+    #[must_use]
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// Values in a head.
+    #[must_use]
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Size of a block of 16 positions, keys and values together, in 4-byte words.
+    #[must_use]
+    pub fn block_words(&self) -> usize {
+        self.kv_heads * self.cell_words()
+    }
+
+    /// Size of a block in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        4 * self.block_words()
+    }
+
+    /// Values of a head in the value part, padded so that whole vectors can be read.
+    pub(super) fn padded_dim(&self) -> usize {
+        self.head_dim.next_multiple_of(VIRTUAL_LANES)
+    }
+
+    fn scale_words(&self) -> usize {
+        match self.kind {
+            KvType::F32 => 0,
+            KvType::F16 => 2 * BLOCK,
+        }
+    }
+
+    fn cell_words(&self) -> usize {
+        let elements = BLOCK * (self.head_dim + self.padded_dim());
+        match self.kind {
+            KvType::F32 => elements,
+            KvType::F16 => self.scale_words() + elements / 2,
+        }
+    }
+}
+
+/// Blocks in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct KvPool<'a> {
+    layout: KvLayout,
+    words: SharedSlice<'a, f32>,
+}
+
+/// Where the parts of a cell start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cell<T> {
+    /// Factors of the 16 keys, then of the 16 values. Only for [`KvType::F16`].
+    pub(super) scales: *mut f32,
+    pub(super) keys: *mut T,
+    pub(super) values: *mut T,
+}
+
+impl<'a> KvPool<'a> {
+    /// The blocks in `words`, which is `[blocks, layout.block_words()]`. Fresh blocks need no particular content.
+    ///
+    /// # Panics
+    /// When `words` is not whole blocks.
+    #[must_use]
+    pub fn new(layout: KvLayout, words: SharedSlice<'a, f32>) -> Self {
+        assert!(words.len().is_multiple_of(layout.block_words()), "the KV pool is not whole blocks");
+        Self { layout, words }
+    }
+
+    /// How the blocks are laid out.
+    #[must_use]
+    pub fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.words.len() / self.layout.block_words()
+    }
+
+    /// The parts of a cell; `T` is the element of the layout's kind.
+    ///
+    /// # Panics
+    /// When there is no such block or head.
+    #[inline(always)]
+    pub(super) fn cell<T>(&self, block: usize, head: usize) -> Cell<T> {
+        let layout = &self.layout;
+        assert!(block < self.blocks(), "KV block {block} of {}", self.blocks());
+        assert!(head < layout.kv_heads);
+        let start = block * layout.block_words() + head * layout.cell_words();
+        // In bounds by the assertions.
+        let scales = self.words.as_ptr().wrapping_add(start);
+        let keys = scales.wrapping_add(layout.scale_words()).cast::<T>();
+        Cell { scales, keys, values: keys.wrapping_add(BLOCK * layout.head_dim) }
+    }
+}
+
+/// The blocks of each sequence: `per_seq` entries each, block `i` holding positions `16 i` to `16 i + 15`.
+#[derive(Debug, Clone, Copy)]
+pub struct PageTable<'a> {
+    /// `[sequences, per_seq]`. Entries of positions that nothing reads or writes may hold anything.
+    pub pages: &'a [u32],
+    /// Entries for each sequence.
+    pub per_seq: usize,
+}
+
+impl PageTable<'_> {
+    /// The block that holds positions `16 index` to `16 index + 15` of sequence `seq`.
+    ///
+    /// # Panics
+    /// When the table has no such entry.
+    #[inline(always)]
+    pub(super) fn block(&self, seq: u32, index: usize) -> usize {
+        assert!(index < self.per_seq, "page {index} of {}", self.per_seq);
+        self.pages[seq as usize * self.per_seq + index] as usize
+    }
+}
+
+/// Keys and values to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct KvWrite<'a> {
+    /// `[rows, kv_heads * head_dim]`; rows from `seq.len()` on are padding.
+    pub k: Rows<'a>,
+    /// `[rows, kv_heads * head_dim]`
+    pub v: Rows<'a>,
+    /// The cache.
+    pub kv: KvPool<'a>,
+    /// For each row, the row of `pages` of its sequence.
+    pub seq: &'a [u32],
+    /// For each row, the position it is stored at.
+    pub pos: &'a [u32],
+    /// The blocks of each sequence.
+    pub pages: PageTable<'a>,
+}
+
+/// Stores some of the rows for some of the kv heads.
+///
+/// # Safety
+/// Nobody else reads or writes these positions of these heads meanwhile, and no two rows have one position.
+///
+/// # Panics
+/// When shapes do not fit together or a page does not exist.
+pub unsafe fn kv_write(isa: CpuIsa, write: &KvWrite<'_>, rows: Range<usize>, heads: Range<usize>) {
+    let layout = write.kv.layout();
+    let shape = (write.k.rows(), layout.kv_heads * layout.head_dim);
+    assert_eq!((write.k.rows(), write.k.dim()), shape, "a key of head_dim values for each kv head");
+    assert_eq!((write.v.rows(), write.v.dim()), shape, "a value for each key");
+    assert_eq!(write.seq.len(), write.pos.len(), "a sequence and a position for each row");
+    let rows = rows.start..rows.end.min(write.seq.len());
+    isa.run(Write { write, rows, heads });
+}
+
+struct Write<'a> {
+    write: &'a KvWrite<'a>,
+    rows: Range<usize>,
+    heads: Range<usize>,
+}
+
+impl Kernel for Write<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        let Self { write, rows, heads } = self;
+        let layout = write.kv.layout();
+        let dim = layout.head_dim;
+        // Heads outside: a head's part of a block stays in the nearest cache while its rows go in.
+        let mut halves = vec![0u16; dim.next_multiple_of(VIRTUAL_LANES)];
+        for head in heads {
+            for row in rows.clone() {
+                let block = write.pages.block(write.seq[row], write.pos[row] as usize / BLOCK);
+                let lane = write.pos[row] as usize % BLOCK;
+                let columns = head * dim..(head + 1) * dim;
+                let (k, v) = (&write.k.row(row)[columns.clone()], &write.v.row(row)[columns]);
+                match layout.kind {
+                    KvType::F32 => {
+                        let cell = write.kv.cell::<f32>(block, head);
+                        // SAFETY: `lane` is one of the cell's 16 positions and the row has `dim` values; the caller
+                        // vouches that the position is ours.
+                        unsafe { store(&cell, lane, layout.padded_dim(), k, v) };
+                    }
+                    KvType::F16 => {
+                        let cell = write.kv.cell::<u16>(block, head);
+                        let padded = layout.padded_dim();
+                        // SAFETY: as above; the factors of a position are its own as well.
+                        unsafe {
+                            *cell.scales.add(lane) = to_f16(s, k, &mut halves);
+                            store_keys(&cell, lane, &halves[..dim]);
+                            *cell.scales.add(BLOCK + lane) = to_f16(s, v, &mut halves);
+                            store_values(&cell, lane, padded, &halves[..dim]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The position `lane` of the cell must be writable, and `lane` below 16.
+#[inline(always)]
+unsafe fn store<T: Copy>(cell: &Cell<T>, lane: usize, padded: usize, k: &[T], v: &[T]) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        store_keys(cell, lane, k);
+        store_values(cell, lane, padded, v);
+    }
+}
+
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+unsafe fn store_keys<T: Copy>(cell: &Cell<T>, lane: usize, k: &[T]) {
+    for (d, &value) in k.iter().enumerate() {
+        // SAFETY: the cell has 16 positions for each of the `k.len()` dimensions.
+        unsafe { *cell.keys.add(BLOCK * d + lane) = value };
+    }
+}
+
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+unsafe fn store_values<T: Copy>(cell: &Cell<T>, lane: usize, padded: usize, v: &[T]) {
+    // SAFETY: the cell has `padded >= v.len()` values for each of 16 positions.
+    unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), cell.values.add(padded * lane), v.len()) };
+}
+
+/// Rounds `x` times a power of two to binary16 and returns the factor that undoes it. An infinity or NaN stays one.
+#[inline(always)]
+fn to_f16<S: Isa>(s: S, x: &[f32], out: &mut [u16]) -> f32 {
+    // As bits, sizes are in order, and NaN is largest.
+    let largest = x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff));
+    // The largest value becomes 2^14 to 2^15. Both powers of two are kept normal: a row whose largest value is below 2^-112
+    // becomes smaller than that.
+    let exponent = (14 + 127 - (largest >> 23) as i32).min(126);
+    let power = |e: i32| f32::from_bits(((127 + e) as u32) << 23);
+    let up = s.splat(power(exponent));
+    let mut i = 0;
+    while i < x.len() {
+        let n = (x.len() - i).min(S::LANES);
+        // SAFETY: `n` values are left at `i`; `out` is padded to whole vectors.
+        unsafe { s.store_f16(out.as_mut_ptr().add(i), s.mul(s.load_partial(x.as_ptr().add(i), n), up)) };
+        i += n;
+    }
+    power(-exponent)
+}

@@ -1,0 +1,5 @@
+//! The GGUF reader and writer.
+
+mod hostile;
+mod raw_gguf;
+mod write;
