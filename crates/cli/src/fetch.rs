@@ -38,7 +38,8 @@ pub(crate) fn ensure(entry: &Entry, dir: &Path) -> Result<PathBuf> {
     }
     fs::create_dir_all(dir).with_context(|| format!("the cache folder {} cannot be made", dir.display()))?;
     // One fetch at a time: a second program waits here, then finds the file.
-    let lock = File::create(dir.join(".lock")).with_context(|| format!("{} cannot be written", dir.display()))?;
+    let lock =
+        File::create(dir.join(".lock")).with_context(|| format!("{} cannot be written", dir.display()))?;
     lock.lock().with_context(|| format!("{} cannot be locked", dir.display()))?;
     if !is_there(entry, &path)? {
         remove_stale(dir)?;
@@ -65,8 +66,9 @@ fn is_there(entry: &Entry, path: &Path) -> Result<bool> {
 fn remove_stale(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)?.flatten() {
         if entry.file_name().to_string_lossy().starts_with(STAGING) {
-            fs::remove_dir_all(entry.path())
-                .with_context(|| format!("{} is left from a fetch and cannot be removed", entry.path().display()))?;
+            fs::remove_dir_all(entry.path()).with_context(|| {
+                format!("{} is left from a fetch and cannot be removed", entry.path().display())
+            })?;
         }
     }
     Ok(())
@@ -131,7 +133,12 @@ fn pip() -> Option<Command> {
             command.args(&form[1..]);
             command
         };
-        let probe = command().arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let probe = command()
+            .arg("--version")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
         probe.is_ok_and(|s| s.success()).then(command)
     })
 }

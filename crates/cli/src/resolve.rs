@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use gristmill::{
-    Checkpoint, DeviceOptions, Engine, EngineOptions, Llm, LoadOptions, Precision, load_engine,
-};
+use gristmill::{Checkpoint, DeviceOptions, Engine, EngineOptions, Llm, LoadOptions, Precision, load_engine};
 
 use crate::args::{DeviceArgs, EngineArgs, ModelArgs, PrecisionArg, ThreadArgs};
 use crate::output::{byte_bar, bytes, note};

@@ -3,8 +3,8 @@
 //! [`isa`] is the one trait kernels are written against; [`pack`], [`quant`] and [`matmul`] are the products,
 //! [`vector`] the row kernels; [`pool`] the workers; [`CpuBackend`] compiles graphs into lists of these.
 
-mod backend;
 pub mod attention;
+mod backend;
 pub mod isa;
 pub mod matmul;
 pub mod memory;

@@ -40,8 +40,8 @@ pub use graph::backend::Precision;
 pub use graph::{PlanReport, PortKind};
 pub use llm::{Generate, Llm, LoadOptions, load_engine};
 pub use models::{Model, ModelInfo};
-pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
 pub use score::score;
+pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
 pub use tokenizer::tokenizer_of;
 
 /// Lower layers, for tools that look inside.

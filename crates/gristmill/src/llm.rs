@@ -204,7 +204,12 @@ impl Llm {
     ///
     /// # Errors
     /// The prompt is refused or the computation fails.
-    pub fn score(&mut self, prompt: Vec<u32>, from: usize, rows: impl FnMut(usize, &[f32])) -> Result<(), Error> {
+    pub fn score(
+        &mut self,
+        prompt: Vec<u32>,
+        from: usize,
+        rows: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
         score(&mut self.engine, prompt, from, rows)
     }
 }
@@ -220,8 +225,8 @@ pub fn load_engine(
     options: &LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Engine, Error> {
-    let model = Model::open(checkpoint)
-        .map_err(|source| Error::Model { path: path.as_ref().to_owned(), source })?;
+    let model =
+        Model::open(checkpoint).map_err(|source| Error::Model { path: path.as_ref().to_owned(), source })?;
     let device = open_device(&options.device, &options.device_options)?;
     Ok(Engine::new(Arc::new(model), device, &options.engine, progress)?)
 }

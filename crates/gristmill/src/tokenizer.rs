@@ -28,7 +28,11 @@ fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
     Ok(GgufVocab {
         model: m.require::<&str>("tokenizer.ggml.model")?.to_owned(),
         pre: text("tokenizer.ggml.pre")?,
-        tokens: m.require::<&Strings>("tokenizer.ggml.tokens")?.iter().map(|t| t.as_bytes().to_vec()).collect(),
+        tokens: m
+            .require::<&Strings>("tokenizer.ggml.tokens")?
+            .iter()
+            .map(|t| t.as_bytes().to_vec())
+            .collect(),
         scores: m.get::<&[f32]>("tokenizer.ggml.scores")?.unwrap_or_default().to_vec(),
         token_types: m.get::<Vec<i32>>("tokenizer.ggml.token_type")?.unwrap_or_default(),
         merges: strings("tokenizer.ggml.merges")?
@@ -52,7 +56,8 @@ fn from_folder(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
     let Some(tokenizer) = file(HfFile::Tokenizer)? else {
         return Err(Error::NoTokenizer("there is no tokenizer.json in the folder".into()));
     };
-    let (tokenizer_config, generation_config) = (file(HfFile::TokenizerConfig)?, file(HfFile::GenerationConfig)?);
+    let (tokenizer_config, generation_config) =
+        (file(HfFile::TokenizerConfig)?, file(HfFile::GenerationConfig)?);
     let config = checkpoint.config().map(|c| c.to_string().into_bytes());
     let template = file(HfFile::ChatTemplate)?.map(String::from_utf8).transpose();
     let template = template.map_err(|e| TokenizerError::BadJson {

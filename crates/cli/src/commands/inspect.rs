@@ -100,7 +100,12 @@ fn print_text(
         writeln!(out, "  weights     {}", bytes(memory.weights))?;
         match memory.cache {
             Ok(size) => {
-                writeln!(out, "  cache       {} for a context of {} tokens", bytes(size.bytes()), size.context)?;
+                writeln!(
+                    out,
+                    "  cache       {} for a context of {} tokens",
+                    bytes(size.bytes()),
+                    size.context
+                )?;
                 writeln!(out, "  per token   {}", bytes(size.bytes_per_token))?;
                 writeln!(out, "  state       {}", bytes(size.bytes_per_slot))?;
             }
@@ -134,7 +139,14 @@ fn print_text(
     writeln!(out, "\ntensors")?;
     for t in checkpoint.tensors() {
         let note = if t.dtype.is_none() { "  (type not supported)" } else { "" };
-        writeln!(out, "  {:<40} {:<6} {:<18} {:>11}{note}", t.name, t.type_name, shape(t.shape), bytes(t.bytes as u64))?;
+        writeln!(
+            out,
+            "  {:<40} {:<6} {:<18} {:>11}{note}",
+            t.name,
+            t.type_name,
+            shape(t.shape),
+            bytes(t.bytes as u64)
+        )?;
     }
     out.flush()?;
     Ok(())
@@ -150,7 +162,10 @@ fn describe(out: &mut impl Write, info: &ModelInfo) -> Result<()> {
     writeln!(out, "vocabulary    {}", info.vocab)?;
     writeln!(out, "context       {} tokens trained", info.context)?;
     if let Some(limit) = info.position_limit {
-        writeln!(out, "              {limit} tokens at most: its rotary scaling beyond that is not supported")?;
+        writeln!(
+            out,
+            "              {limit} tokens at most: its rotary scaling beyond that is not supported"
+        )?;
     }
     let mut windows: BTreeMap<Option<usize>, usize> = BTreeMap::new();
     for kv in &info.kv {

@@ -34,9 +34,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
 fn text_argument(argument: Option<String>, what: &str) -> Result<String> {
     match argument {
         Some(text) if text != "-" => Ok(text),
-        None if std::io::stdin().is_terminal() => {
-            Err(Usage::new(format!("{what} is missing: give it as an argument, or `-` to read standard input")))
-        }
+        None if std::io::stdin().is_terminal() => Err(Usage::new(format!(
+            "{what} is missing: give it as an argument, or `-` to read standard input"
+        ))),
         _ => {
             let mut text = String::new();
             let read = std::io::stdin().read_to_string(&mut text);

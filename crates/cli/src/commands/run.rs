@@ -120,7 +120,9 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
         let messages: Vec<Message> = system.chain([Message::new("user", &prompt)]).collect();
         llm.render(&messages)?
     } else if args.system.is_some() {
-        bail!("this model has no chat template, so there is no place for --system: write all into the prompt");
+        bail!(
+            "this model has no chat template, so there is no place for --system: write all into the prompt"
+        );
     } else {
         note("this model has no chat template: it continues the prompt");
         llm.encode(&prompt)?

@@ -32,8 +32,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     let text = super::text_argument(args.text.clone(), "the text")?;
     let (_, checkpoint) = args.model.open()?;
     let tokenizer = tokenizer_of(&checkpoint)?;
-    let options =
-        EncodeOptions { add_special: !args.no_add_special, parse_special: !args.no_parse_special };
+    let options = EncodeOptions { add_special: !args.no_add_special, parse_special: !args.no_parse_special };
     let ids = tokenizer.encode(&text, options)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.ids {

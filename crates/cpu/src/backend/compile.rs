@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc};
 use graph::validate::StepLayout;
-use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection, Source, ValueId};
-use tensor::ops::{Activation, Binary};
+use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection, ValueId};
+use tensor::ops::{Activation, Binary, KV_BLOCK};
 use tensor::{DType, Op};
 
+use crate::attention::{KvLayout, partials_len};
 use crate::quant::{ActBlock, BLOCK};
 use crate::vector;
 
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
-use super::state::{AttentionStep, ConvStep, KvWriteStep};
+use super::state::{AttentionStep, ConvStep, KvWriteStep, kv_layout};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
@@ -69,13 +70,15 @@ pub(super) fn compile(
         scratch_at: arena.bytes / 4,
         scratch_words: 0,
         quantised: None,
+        extents: None,
+        workers: shared.pool.threads(),
         steps: vec![],
         selections: vec![],
     };
     for node in &graph.nodes {
         compiler.node(node)?;
     }
-    let Compiler { steps, selections, weights, scratch_words, .. } = compiler;
+    let Compiler { steps, selections, weights, scratch_words, extents, .. } = compiler;
 
     let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
@@ -104,6 +107,7 @@ pub(super) fn compile(
         layout,
         weights,
         outputs,
+        extents,
         output_words,
         arena_bytes,
         shared,
@@ -123,6 +127,9 @@ struct Compiler<'a> {
     scratch_words: usize,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
+    /// See [`PlanInner::extents`].
+    extents: Option<(usize, usize, Option<usize>)>,
+    workers: usize,
     steps: Vec<Step>,
     selections: Vec<Selection>,
 }
@@ -176,6 +183,22 @@ impl Compiler<'_> {
         self.rows(node, id, self.resolver.shape(id).last())
     }
 
+    /// Values of one shape as rows of one width: everything after the first axis where all can be walked so, else the
+    /// last axis.
+    fn alike<const N: usize>(&self, node: &Node, ids: [ValueId; N]) -> Result<[RowsArg; N], DeviceError> {
+        let shape = self.resolver.shape(ids[0]);
+        let outer = shape.dims().iter().skip(1).product();
+        let width = match ids.iter().all(|id| shape.rank() > 1 && self.resolver.rows(*id, outer).is_some()) {
+            true => outer,
+            false => shape.last(),
+        };
+        let mut rows = Vec::with_capacity(N);
+        for id in ids {
+            rows.push(self.rows(node, id, width)?);
+        }
+        Ok(rows.try_into().unwrap_or_else(|_| unreachable!("one for each value")))
+    }
+
     /// The value as rows of everything after its first axis.
     fn outer(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
         self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
@@ -218,16 +241,12 @@ impl Compiler<'_> {
         &mut self,
         node: &Node,
         x: ValueId,
-        weights: &[usize],
+        weight: usize,
         reserve: usize,
     ) -> Result<Input, DeviceError> {
         let rows = self.last(node, x)?;
-        let quantised = weights.iter().filter(|w| self.weights[**w].dtype.is_quantised()).count();
-        if self.precision == Precision::Exact || quantised == 0 {
+        if self.precision == Precision::Exact || !self.weights[weight].dtype.is_quantised() {
             return Ok(Input::Exact(rows));
-        }
-        if quantised != weights.len() {
-            return self.unsupported(node, "sibling matrices mix quantised and plain types");
         }
         let reserve = reserve.next_multiple_of(ALIGN / 4);
         let blocks = rows.rows * rows.width / BLOCK;
@@ -312,25 +331,20 @@ impl Compiler<'_> {
                     Activation::GeluErf => vector::Unary::GeluErf,
                     Activation::Sigmoid => vector::Unary::Sigmoid,
                 };
-                Step::Unary {
-                    op,
-                    x: self.last(node, node.inputs[0])?,
-                    out: self.last(node, node.outputs[0])?,
-                }
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                Step::Unary { op, x, out }
             }
             Op::Scale { factor } => {
                 self.select(node, "rows", "elementwise");
                 let op = vector::Unary::Scale(*factor);
-                Step::Unary {
-                    op,
-                    x: self.last(node, node.inputs[0])?,
-                    out: self.last(node, node.outputs[0])?,
-                }
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                Step::Unary { op, x, out }
             }
             Op::RmsNorm { eps } => {
                 self.select(node, "rms_norm", "f32 lanes, fixed tree");
-                let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-                Step::RmsNorm { x, weight: self.elements(node, node.inputs[1])?, eps: *eps, out }
+                let width = self.resolver.shape(node.inputs[0]).last();
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                Step::RmsNorm { x, weight: self.elements(node, node.inputs[1])?, width, eps: *eps, out }
             }
             Op::AddRmsNorm { eps } => {
                 self.select(node, "add_rms_norm", "fused residual and norm");
@@ -387,25 +401,35 @@ impl Compiler<'_> {
                 })
             }
             Op::KvWrite => {
+                self.kv(node, node.inputs[2], self.resolver.shape(node.inputs[0]).last())?;
+                self.extents(node, node.inputs[4])?;
                 self.select(node, "kv_write", "keys transposed in blocks of 16");
                 Step::KvWrite(KvWriteStep {
                     k: self.outer(node, node.inputs[0])?,
                     v: self.outer(node, node.inputs[1])?,
                     state: self.state(node)?,
                     pos: self.vector(node, node.inputs[3])?,
-                    extents: self.vector(node, node.inputs[4])?,
                     pages: self.last(node, node.inputs[5])?,
                 })
             }
             Op::Attention { scale, window, softcap } => {
-                self.select(node, "paged_attention", "running softmax over key blocks in order");
+                let head_dim = self.resolver.shape(node.inputs[0]).last();
+                let layout = self.kv(node, node.inputs[1], head_dim)?;
+                self.extents(node, node.inputs[4])?;
+                self.select(node, "paged_attention", "running softmax over key groups in order");
+                let heads = self.resolver.shape(node.inputs[0]).dims()[1];
+                let context = self.resolver.shape(node.inputs[5]).last() * KV_BLOCK;
+                let words = partials_len(heads, layout.kv_heads(), head_dim, context, self.workers);
+                // Scratch serves one step at a time: blocks that an earlier product left are gone.
+                self.quantised = None;
+                let partials = (self.scratch(words), words);
                 Step::Attention(AttentionStep {
+                    partials,
                     q: self.outer(node, node.inputs[0])?,
-                    heads: self.resolver.shape(node.inputs[0]).dims()[1],
+                    heads,
                     state: self.state(node)?,
                     pos: self.vector(node, node.inputs[2])?,
                     until: self.vector(node, node.inputs[3])?,
-                    extents: self.vector(node, node.inputs[4])?,
                     pages: self.last(node, node.inputs[5])?,
                     scale: *scale,
                     window: *window,
@@ -415,6 +439,26 @@ impl Compiler<'_> {
             }
         };
         self.steps.push(step);
+        Ok(())
+    }
+
+    /// The layout of a KV cache whose heads have this many elements in keys and in values.
+    fn kv(&self, node: &Node, cache: ValueId, head_dim: usize) -> Result<KvLayout, DeviceError> {
+        let value = self.resolver.graph.value(cache);
+        match kv_layout(value.dtype, value.layout.shape) {
+            Some(layout) if layout.head_dim() == head_dim => Ok(layout),
+            _ => self.unsupported(node, "keys and values must have equally many elements per head"),
+        }
+    }
+
+    /// Notes the extents of the sequences, of which a step has one array.
+    fn extents(&mut self, node: &Node, id: ValueId) -> Result<(), DeviceError> {
+        let arg = self.vector(node, id)?;
+        let Place::Input(at) = arg.place else { return self.unsupported(node, "extents must be an input") };
+        let new = (at, arg.rows, arg.bound.map(|(scalar, _)| scalar));
+        if *self.extents.get_or_insert(new) != new {
+            return self.unsupported(node, "a step has one array of extents");
+        }
         Ok(())
     }
 
@@ -429,19 +473,18 @@ impl Compiler<'_> {
     }
 
     fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
-        let (a, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-        let b = node.inputs[1];
-        if let Source::Port(_) = self.resolver.graph.value(self.resolver.graph.base(b)).source
-            && self.resolver.weight(b).is_some()
-        {
+        let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
+        if self.resolver.weight(b).is_some() {
             let layout = self.resolver.graph.value(b).layout;
             let whole_row = layout.offset == 0 && layout.row_stride() == Some(0);
             if !whole_row && layout.shape.rows() != 1 {
                 return self.unsupported(node, "a weight operand must be a broadcast row");
             }
+            let (a, out) = (self.last(node, a)?, self.last(node, out)?);
             return Ok(Step::BinaryRow { op, a, row: self.elements(node, b)?, out });
         }
-        Ok(Step::Binary { op, a, b: self.last(node, b)?, out })
+        let [a, b, out] = self.alike(node, [a, b, out])?;
+        Ok(Step::Binary { op, a, b, out })
     }
 
     fn products(
@@ -450,14 +493,16 @@ impl Compiler<'_> {
         weights: &[usize],
         biases: &[Option<usize>],
     ) -> Result<(), DeviceError> {
-        let x = self.input(node, node.inputs[0], weights, 0)?;
-        let (kernel, reason) = self.product_reason(&x);
-        self.select(node, kernel, reason);
         let mut products = vec![];
         for ((&weight, &bias), &out) in weights.iter().zip(biases).zip(&node.outputs) {
-            products.push(Product { weight, bias, out: self.last(node, out)? });
+            let x = self.input(node, node.inputs[0], weight, 0)?;
+            if products.is_empty() {
+                let (kernel, reason) = self.product_reason(&x);
+                self.select(node, kernel, reason);
+            }
+            products.push(Product { x, weight, bias, out: self.last(node, out)? });
         }
-        self.steps.push(Step::Products { x, products });
+        self.steps.push(Step::Products(products));
         Ok(())
     }
 
@@ -470,7 +515,7 @@ impl Compiler<'_> {
         // The order overwrites whatever blocks an earlier product left.
         self.quantised = None;
         order.at = self.scratch(order.words());
-        let input = self.input(node, x, &[w], order.words())?;
+        let input = self.input(node, x, w, order.words())?;
         self.steps.push(Step::Sort { experts: self.last(node, experts)?, order });
         let (kernel, reason) = self.product_reason(&input);
         self.select(node, format!("expert_{kernel}"), reason);

@@ -30,6 +30,8 @@ pub(super) struct PlanInner {
     pub(super) weights: Vec<WeightDesc>,
     pub(super) states: Vec<(String, DType, Shape)>,
     pub(super) outputs: Vec<OutputInfo>,
+    /// The extents of the sequences: first word among the inputs, entries, and the scalar that bounds them.
+    pub(super) extents: Option<(usize, usize, Option<usize>)>,
     /// 32-bit words of all outputs.
     pub(super) output_words: usize,
     /// Bytes of intermediates and scratch.
@@ -109,6 +111,14 @@ struct Flight {
 }
 
 impl CpuInstance {
+    /// The sequence of each row of the encoded step.
+    fn sequences(&self) -> Vec<u32> {
+        let Some((at, most, scalar)) = self.plan.extents else { return vec![] };
+        let count = scalar.map_or(most, |s| self.scalars[s] as usize);
+        let extents = (0..).zip(&self.inputs[at..at + count]);
+        extents.flat_map(|(seq, &rows)| std::iter::repeat_n(seq, rows as usize)).collect()
+    }
+
     fn is_busy(&self) -> bool {
         self.flight.as_ref().is_some_and(|f| lock(&f.outcome).is_none())
     }
@@ -149,6 +159,7 @@ impl Instance for CpuInstance {
             states: self.states.clone(),
             arena: self.arena.clone(),
             io: self.io.clone(),
+            seq: self.sequences(),
             scalars: self.scalars.clone(),
             error: Mutex::new(None),
             finished: AtomicBool::new(false),
@@ -184,6 +195,7 @@ struct StepJob {
     arena: Arc<Arena>,
     io: Arc<Io>,
     scalars: Vec<u32>,
+    seq: Vec<u32>,
     error: Mutex<Option<DeviceError>>,
     finished: AtomicBool,
     done: Mutex<Option<(Signal, Arc<Flight>)>>,
@@ -197,6 +209,7 @@ impl Job for StepJob {
             inputs: self.io.inputs.start().cast(),
             outputs: self.io.outputs.start().cast(),
             scalars: &self.scalars,
+            seq: &self.seq,
             weights: &self.weights,
             states: &self.states,
             error: &self.error,

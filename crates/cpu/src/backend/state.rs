@@ -4,6 +4,9 @@ use graph::backend::{DeviceError, StateDesc};
 use tensor::ops::KV_BLOCK;
 use tensor::{DType, Shape};
 
+use crate::attention::{
+    Attention, KvLayout, KvPool, KvType, KvWrite, PageTable, attention as attend, kv_write,
+};
 use crate::memory::{HugeBuf, SharedSlice};
 use crate::pool::Worker;
 use crate::vector;
@@ -19,11 +22,27 @@ pub(super) struct CpuState {
     buffer: HugeBuf,
 }
 
+/// The layout of a KV cache state `[blocks, 16, heads, 2 * head_dim]`, when the kernels can hold it.
+pub(super) fn kv_layout(dtype: DType, shape: Shape) -> Option<KvLayout> {
+    let [_, KV_BLOCK, heads, both] = *shape.dims() else { return None };
+    let kind = match dtype {
+        DType::F32 => KvType::F32,
+        DType::F16 => KvType::F16,
+        _ => return None,
+    };
+    (heads > 0 && both > 0 && both % 2 == 0).then(|| KvLayout::new(kind, heads, both / 2))
+}
+
 impl CpuState {
     pub(super) fn new(desc: &StateDesc) -> Result<CpuState, DeviceError> {
-        let bytes = desc.shape.elements() * 4;
-        let buffer =
-            HugeBuf::zeroed(bytes).map_err(|e| memory_error(format!("state `{}`", desc.name), e.bytes))?;
+        let layout = kv_layout(desc.dtype, desc.shape);
+        let bytes = match layout {
+            Some(layout) => desc.shape.dims()[0].checked_mul(layout.block_bytes()),
+            None => desc.shape.elements().checked_mul(4),
+        };
+        let what = || format!("state `{}`", desc.name);
+        let bytes = bytes.ok_or_else(|| memory_error(what(), usize::MAX))?;
+        let buffer = HugeBuf::zeroed(bytes).map_err(|e| memory_error(what(), e.bytes))?;
         Ok(CpuState { dtype: desc.dtype, shape: desc.shape, buffer })
     }
 
@@ -34,6 +53,11 @@ impl CpuState {
     fn shared(&self) -> SharedSlice<'_, f32> {
         // SAFETY: the buffer lives as long as `self`; jobs run one at a time and their workers touch disjoint parts.
         unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
+    }
+
+    fn pool(&self) -> KvPool<'_> {
+        let layout = kv_layout(self.dtype, self.shape).expect("the plan was compiled for this state");
+        KvPool::new(layout, self.shared())
     }
 }
 
@@ -84,30 +108,29 @@ pub(super) struct KvWriteStep {
     pub(super) v: RowsArg,
     pub(super) state: usize,
     pub(super) pos: RowsArg,
-    pub(super) extents: RowsArg,
     pub(super) pages: RowsArg,
-}
-
-fn sequence_of_rows(extents: &[u32]) -> Vec<usize> {
-    extents.iter().enumerate().flat_map(|(s, &n)| std::iter::repeat_n(s, n as usize)).collect()
 }
 
 impl KvWriteStep {
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
-        let (k, v, pos) = (ctx.rows(&self.k), ctx.rows(&self.v), ctx.words(&self.pos));
-        let state = ctx.states[self.state].shared();
-        let seq = sequence_of_rows(ctx.words(&self.extents));
-        let pages = ctx.words(&self.pages);
-        let width = k.dim() + v.dim();
-        for row in worker.share(k.rows(), 1) {
-            let p = pos[row] as usize;
-            let block = pages[seq[row] * self.pages.width + p / KV_BLOCK] as usize;
-            let at = (block * KV_BLOCK + p % KV_BLOCK) * width;
-            // SAFETY: every row has a position of its own.
-            let to = unsafe { state.part_mut(at..at + width) };
-            to[..k.dim()].copy_from_slice(k.row(row));
-            to[k.dim()..].copy_from_slice(v.row(row));
-        }
+        let kv = ctx.states[self.state].pool();
+        let write = KvWrite {
+            k: ctx.rows(&self.k),
+            v: ctx.rows(&self.v),
+            kv,
+            seq: ctx.seq,
+            pos: ctx.words(&self.pos),
+            pages: PageTable { pages: ctx.words(&self.pages), per_seq: self.pages.width },
+        };
+        let all_heads = 0..kv.layout().kv_heads();
+        let (rows, heads) = if write.k.rows() >= worker.count() {
+            (worker.share(write.k.rows(), 1), all_heads)
+        } else {
+            (0..write.k.rows(), worker.share(all_heads.end, 1))
+        };
+        // SAFETY: these rows of these heads are this worker's own; the positions of a step differ, as the engine gives
+        // each sequence blocks of its own.
+        unsafe { kv_write(ctx.isa, &write, rows, heads) };
     }
 }
 
@@ -118,61 +141,33 @@ pub(super) struct AttentionStep {
     pub(super) state: usize,
     pub(super) pos: RowsArg,
     pub(super) until: RowsArg,
-    pub(super) extents: RowsArg,
     pub(super) pages: RowsArg,
     pub(super) scale: f32,
     pub(super) window: Option<u32>,
     pub(super) softcap: Option<f32>,
+    /// Scratch for keys divided over workers: first word in the arena, and words.
+    pub(super) partials: (usize, usize),
     pub(super) out: RowsArg,
 }
 
 impl AttentionStep {
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
-        let (q, out) = (ctx.rows(&self.q), ctx.rows_mut(&self.out));
-        let (pos, until) = (ctx.words(&self.pos), ctx.words(&self.until));
-        let state = ctx.states[self.state].shared();
-        let kv_heads = ctx.states[self.state].shape.dims()[2];
-        let seq = sequence_of_rows(ctx.words(&self.extents));
-        let pages = ctx.words(&self.pages);
-        let dk = q.dim() / self.heads;
-        let dv = out.dim() / self.heads;
-        let width = kv_heads * (dk + dv);
-        for item in worker.share(q.rows() * self.heads, 1) {
-            let (row, head) = (item / self.heads, item % self.heads);
-            let kv = head / (self.heads / kv_heads);
-            // SAFETY: this head of this row is this worker's own.
-            let mut part = unsafe { out.alias() }.part(row..row + 1).columns(head * dv..(head + 1) * dv);
-            let acc = part.row(0);
-            acc.fill(0.0);
-            let q = &q.row(row)[head * dk..(head + 1) * dk];
-            let first = self.window.map_or(0, |w| (pos[row] + 1).saturating_sub(w)) as usize;
-            let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0f32);
-            for p in first..until[row] as usize {
-                let block = pages[seq[row] * self.pages.width + p / KV_BLOCK] as usize;
-                let at = (block * KV_BLOCK + p % KV_BLOCK) * width;
-                // SAFETY: written by an earlier step.
-                let kvs = unsafe { state.part(at..at + width) };
-                let k = &kvs[kv * dk..(kv + 1) * dk];
-                let v = &kvs[kv_heads * dk + kv * dv..][..dv];
-                let mut score = 0.0f32;
-                for (a, b) in q.iter().zip(k) {
-                    score += a * b;
-                }
-                score *= self.scale;
-                if let Some(cap) = self.softcap {
-                    score = cap * (score / cap).tanh();
-                }
-                let new = max.max(score);
-                let (old, w) = ((max - new).exp(), (score - new).exp());
-                max = new;
-                sum = sum * old + w;
-                for (a, b) in acc.iter_mut().zip(v) {
-                    *a = *a * old + w * b;
-                }
-            }
-            if sum > 0.0 {
-                acc.iter_mut().for_each(|a| *a /= sum);
-            }
-        }
+        let attention = Attention {
+            q: ctx.rows(&self.q),
+            kv: ctx.states[self.state].pool(),
+            heads: self.heads,
+            seq: ctx.seq,
+            pos: ctx.words(&self.pos),
+            until: ctx.words(&self.until),
+            pages: PageTable { pages: ctx.words(&self.pages), per_seq: self.pages.width },
+            window: self.window,
+            scale: self.scale,
+            softcap: self.softcap,
+        };
+        // SAFETY: scratch behind the intermediates that only this step uses until the barrier.
+        let partials =
+            unsafe { SharedSlice::from_raw(ctx.arena.add(self.partials.0).cast(), self.partials.1) };
+        // SAFETY: a barrier follows every step, and nothing else touches queries, cache or output meanwhile.
+        unsafe { attend(ctx.isa, &attention, worker, partials, &ctx.rows_mut(&self.out)) };
     }
 }

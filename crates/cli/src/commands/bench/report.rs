@@ -115,7 +115,8 @@ pub(super) fn markdown(subject: &Subject, rows: &[Row]) -> Result<()> {
             row.shares.map_or_else(String::new, share_text),
         ]);
     }
-    let width = |c: usize| cells.iter().map(|r| r[c].chars().count()).chain([head[c].len(), 3]).max().unwrap_or(3);
+    let width =
+        |c: usize| cells.iter().map(|r| r[c].chars().count()).chain([head[c].len(), 3]).max().unwrap_or(3);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let left = |c: usize| matches!(c, 0 | 3);
     let mut out = io::stdout().lock();
