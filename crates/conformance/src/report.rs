@@ -38,6 +38,8 @@ pub struct Report {
     pub rows: Vec<(&'static str, BTreeMap<usize, Cell>)>,
     /// Every failed check.
     pub failures: Vec<Failure>,
+    /// Cases without a kernel, and what the backend says of them.
+    pub unsupported: Vec<(String, String)>,
 }
 
 impl Report {
@@ -89,6 +91,9 @@ impl fmt::Display for Report {
                 write!(f, "{text:>13}")?;
             }
             writeln!(f)?;
+        }
+        for (case, reason) in &self.unsupported {
+            writeln!(f, "NO KERNEL for {case}: {reason}")?;
         }
         for failure in &self.failures {
             writeln!(f, "FAILED {} ({}): {}", failure.case, failure.check, failure.problem)?;

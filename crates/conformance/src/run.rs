@@ -35,7 +35,7 @@ pub fn run(backend: &dyn Backend, filter: impl Fn(&Case) -> bool) -> Report {
 /// Runs one case in both precisions and enters the result.
 pub fn judge(backend: &dyn Backend, case: &Case, report: &mut Report) {
     let before = report.failures.len();
-    let (mut worst, mut unsupported) = (0.0, false);
+    let (mut worst, mut unsupported) = (0.0, None);
     let mut fail = |check: String, problem: String| {
         report.failures.push(Failure { case: case.name(), check, problem });
     };
@@ -45,17 +45,19 @@ pub fn judge(backend: &dyn Backend, case: &Case, report: &mut Report) {
             for precision in [Precision::Exact, Precision::Fast] {
                 match check(backend, case, precision, &expected, &mut fail) {
                     Ok(share) => worst = f64::max(worst, share),
-                    Err(DeviceError::Unsupported { .. }) => unsupported = true,
+                    Err(e @ DeviceError::Unsupported { .. }) => unsupported = Some(e.to_string()),
                     Err(e) => fail(format!("{precision:?}"), e.to_string()),
                 }
             }
         }
     }
-    let passed = report.failures.len() == before && !unsupported;
+    let passed = report.failures.len() == before && unsupported.is_none();
+    let missing = usize::from(unsupported.is_some());
+    report.unsupported.extend(unsupported.map(|reason| (case.name(), reason)));
     let cell = report.cell(case.op, case.dtype);
     cell.cases += 1;
     cell.passed += usize::from(passed);
-    cell.unsupported += usize::from(unsupported);
+    cell.unsupported += missing;
     cell.worst = cell.worst.max(worst);
 }
 

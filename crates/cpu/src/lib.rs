@@ -10,6 +10,7 @@ pub mod matmul;
 pub mod memory;
 pub mod pack;
 pub mod pool;
+pub mod probe;
 pub mod quant;
 pub mod vector;
 

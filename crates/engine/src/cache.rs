@@ -2,7 +2,6 @@
 
 use graph::BlockPool;
 use models::ModelInfo;
-use tensor::DType;
 use tensor::ops::KV_BLOCK;
 
 use crate::error::EngineError;
@@ -27,14 +26,18 @@ pub struct CacheSize {
 }
 
 impl CacheSize {
-    /// Chooses sizes: the context asked for or trained, a pool for `max_sequences` of them, both cut to what fits.
-    pub(crate) fn choose(
+    /// Chooses sizes: the context asked for or trained, a pool for `max_sequences` of them, both cut to what fits in
+    /// `memory` bytes beside `weights` bytes.
+    ///
+    /// # Errors
+    /// The context asked for is not supported or does not fit.
+    pub fn choose(
         info: &ModelInfo,
         options: &EngineOptions,
-        kv: DType,
         memory: Option<u64>,
         weights: u64,
     ) -> Result<CacheSize, EngineError> {
+        let kv = options.kv_dtype(info);
         // A KV row may carry a 4-byte scale for each of k and v per head.
         let row = |heads: usize, dims: usize| heads * (dims * kv.block_bytes() + 8);
         let bytes_per_token = info.kv.iter().map(|k| row(k.heads, k.k_dim + k.v_dim) as u64).sum::<u64>();
@@ -104,11 +107,6 @@ impl Cache {
         let blocks = u32::try_from(size.blocks).map_err(|e| too_many(&e))?;
         let pool = BlockPool::new(blocks, KV_BLOCK).map_err(|e| too_many(&e))?;
         Ok(Cache { pool, free_slots: (0..size.slots as u32).rev().collect() })
-    }
-
-    /// Blocks that nobody holds.
-    pub(crate) fn free_blocks(&self) -> usize {
-        self.pool.free_blocks()
     }
 
     /// A slot for a new sequence, if one is free.

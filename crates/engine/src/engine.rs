@@ -9,7 +9,6 @@ use graph::backend::{Backend, DeviceError, Precision};
 use graph::{Fence, PlanReport};
 use models::{Model, ModelInfo};
 use sha2::{Digest, Sha256};
-use tensor::DType;
 
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
@@ -63,11 +62,9 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         options.validate()?;
         let info = model.info();
-        let default = if info.quantised { Precision::Fast } else { Precision::Exact };
-        let precision = options.precision.unwrap_or(default);
-        let kv = if precision == Precision::Fast { DType::F16 } else { DType::F32 };
+        let (precision, kv) = (options.precision_for(info), options.kv_dtype(info));
         let weights = model.checkpoint().file_bytes();
-        let size = CacheSize::choose(info, options, kv, backend.memory_limit(), weights)?;
+        let size = CacheSize::choose(info, options, backend.memory_limit(), weights)?;
         let recurrent = info.recurrent;
         let chunk = if recurrent { options.chunk.max(RECURRENT_CUT) } else { options.chunk };
         let plans = Plans::build(&model, &*backend, precision, kv, &size, chunk, options.taps, progress)?;

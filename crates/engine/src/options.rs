@@ -1,6 +1,8 @@
 //! What an engine is configured with.
 
 use graph::backend::Precision;
+use models::ModelInfo;
+use tensor::DType;
 
 /// Configuration of an [`crate::Engine`]. The default suits one user at a terminal.
 #[derive(Clone, Debug)]
@@ -36,6 +38,20 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    /// The kernel class for a model: the one asked for, else fast for a quantised checkpoint and exact for any other.
+    pub fn precision_for(&self, info: &ModelInfo) -> Precision {
+        let default = if info.quantised { Precision::Fast } else { Precision::Exact };
+        self.precision.unwrap_or(default)
+    }
+
+    /// The type of keys and values for a model.
+    pub fn kv_dtype(&self, info: &ModelInfo) -> DType {
+        match self.precision_for(info) {
+            Precision::Fast => DType::F16,
+            Precision::Exact => DType::F32,
+        }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), crate::EngineError> {
         let bad = |option: &'static str, problem: &'static str| {
             Err(crate::EngineError::Option { option, problem: problem.to_owned() })

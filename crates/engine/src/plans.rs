@@ -123,6 +123,7 @@ fn load(
     for rows in &weights {
         let desc = rows.desc();
         handles.insert(desc.name.clone(), backend.weight(desc, rows)?);
+        rows.release();
         done += size(desc);
         progress(done, total);
     }

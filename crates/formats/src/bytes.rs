@@ -39,6 +39,24 @@ impl Bytes {
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Self(Inner::Mapped(Arc::new(map))))
     }
+
+    /// Lets the system take back the memory that mapped pages of this range hold; reading them again brings them
+    /// back from the file. Nothing happens to bytes in memory, or where the system has no such call.
+    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
+        #[cfg(unix)]
+        if let Inner::Mapped(map) = &self.0
+            && range.start < range.end
+            && range.end <= map.len()
+        {
+            // SAFETY: the map is a read-only view of a file and never written, so a dropped page reads the same again.
+            // Advice that the system refuses costs memory, never results.
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
 }
 
 /// Opens a regular file. Anything else may block for ever (a pipe) or never end (a device), and a folder out of an

@@ -168,6 +168,15 @@ impl Checkpoint {
         Ok(TensorView { name: entry.name, dtype, shape: entry.shape.to_owned(), bytes })
     }
 
+    /// Gives back the memory that a mapped tensor's pages hold, after its bytes were copied: so that the file and what was
+    /// made of it never count twice. The tensor can still be read.
+    pub fn release(&self, name: &str) {
+        match &self.0 {
+            Source::Gguf(file) => file.release(name),
+            Source::HuggingFace(folder) => folder.release(name),
+        }
+    }
+
     /// The names of all tensors, in the container's order.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.tensors().map(|entry| entry.name)

@@ -135,6 +135,12 @@ impl GgufFile {
         let info = self.header.tensor(name)?;
         Some((info, &self.bytes[info.range.clone()]))
     }
+
+    pub(crate) fn release(&self, name: &str) {
+        if let Some(info) = self.header.tensor(name) {
+            self.bytes.release(info.range.clone());
+        }
+    }
 }
 
 /// Why a GGUF file could not be opened.

@@ -72,6 +72,12 @@ impl SafetensorsFile {
         Some((info, &self.bytes[info.range.clone()]))
     }
 
+    fn release(&self, name: &str) {
+        if let Some(info) = self.tensors.get(name) {
+            self.bytes.release(info.range.clone());
+        }
+    }
+
     /// All tensors, in the header's order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
         self.tensors.values()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cpu::isa::CpuIsa;
+pub use cpu::probe::Limits;
 use cpu::{CpuBackend, CpuOptions};
 use graph::backend::Backend;
 
@@ -28,15 +29,32 @@ pub fn device_names() -> &'static [&'static str] {
 /// An unknown name, an instruction set this CPU lacks, threads the system refuses.
 pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backend>, Error> {
     match name {
-        "cpu" => {
-            let isa = options.isa.as_deref().map(str::parse::<CpuIsa>).transpose();
-            let isa = isa.map_err(|e| Error::Device(e.to_string()))?;
-            let backend = CpuBackend::new(CpuOptions { threads: options.threads, isa });
-            Ok(Arc::new(backend.map_err(|e| Error::Device(e.to_string()))?))
-        }
-        other => Err(Error::Device(format!(
-            "there is no device `{other}`; this build has: {}",
-            device_names().join(", ")
-        ))),
+        "cpu" => Ok(Arc::new(open_cpu(options)?)),
+        other => Err(unknown(other)),
     }
+}
+
+/// Measures what the device's memory and arithmetic can do, with the same workers a model would run on. `bytes` is the
+/// size of the buffer that is read; it should be much larger than the caches.
+///
+/// # Errors
+/// As [`open_device`], and memory for the buffer.
+pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Result<Limits, Error> {
+    match name {
+        "cpu" => {
+            let backend = open_cpu(options)?;
+            Limits::measure(backend.pool(), backend.isa(), bytes).map_err(|e| Error::Device(e.to_string()))
+        }
+        other => Err(unknown(other)),
+    }
+}
+
+fn open_cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
+    let isa = options.isa.as_deref().map(str::parse::<CpuIsa>).transpose();
+    let isa = isa.map_err(|e| Error::Device(e.to_string()))?;
+    CpuBackend::new(CpuOptions { threads: options.threads, isa }).map_err(|e| Error::Device(e.to_string()))
+}
+
+fn unknown(name: &str) -> Error {
+    Error::Device(format!("there is no device `{name}`; this build has: {}", device_names().join(", ")))
 }

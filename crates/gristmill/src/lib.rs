@@ -26,10 +26,11 @@ mod device;
 mod error;
 mod generation;
 mod llm;
+mod score;
 mod tokenizer;
 
 pub use block_on::{block_on, next_events};
-pub use device::{DeviceOptions, device_names, open_device};
+pub use device::{DeviceOptions, Limits, device_limits, device_names, open_device};
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
 pub use error::Error;
@@ -37,8 +38,9 @@ pub use formats::{Checkpoint, Container};
 pub use generation::{Generation, Outcome, StopReason};
 pub use graph::backend::Precision;
 pub use graph::{PlanReport, PortKind};
-pub use llm::{Generate, Llm, LoadOptions};
+pub use llm::{Generate, Llm, LoadOptions, load_engine};
 pub use models::{Model, ModelInfo};
+pub use score::score;
 pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
 pub use tokenizer::tokenizer_of;
 

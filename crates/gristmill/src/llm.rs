@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::sampling::SamplingOptions;
-use engine::{Engine, EngineOptions, Event, Request, Task};
+use engine::{Engine, EngineOptions, Request, Task};
 use formats::Checkpoint;
 use models::{Model, ModelInfo};
 use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tokenizer};
 
-use crate::block_on::next_events;
 use crate::device::{DeviceOptions, open_device};
 use crate::error::Error;
 use crate::generation::Generation;
+use crate::score::score;
 use crate::tokenizer::tokenizer_of;
 
 /// How a model is loaded.
@@ -101,13 +101,9 @@ impl Llm {
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Llm, Error> {
-        let path = path.as_ref();
-        let checkpoint = Arc::new(Checkpoint::open(path)?);
+        let checkpoint = Arc::new(Checkpoint::open(path.as_ref())?);
         let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
-        let model =
-            Model::open(checkpoint).map_err(|source| Error::Model { path: path.to_owned(), source })?;
-        let device = open_device(&options.device, &options.device_options)?;
-        let engine = Engine::new(Arc::new(model), device, &options.engine, progress)?;
+        let engine = load_engine(path, checkpoint, options, progress)?;
         Ok(Llm { engine, tokenizer })
     }
 
@@ -212,21 +208,27 @@ impl Llm {
         &mut self,
         prompt: Vec<u32>,
         from: usize,
-        mut rows: impl FnMut(usize, &[f32]),
+        rows: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        let request = self.engine.submit(Request { prompt, task: Task::Score { from } })?;
-        while let Some(events) = next_events(&mut self.engine) {
-            for event in events {
-                match event {
-                    Event::Scores { id, first, logits } if id == request => rows(first, &logits),
-                    Event::Finished { id, .. } if id == request => return Ok(()),
-                    Event::Failed { id, error } if id == request => return Err(error.into()),
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
+        score(&mut self.engine, prompt, from, rows)
     }
+}
+
+/// An engine alone, for work on token ids: it needs no tokenizer. `path` is where the checkpoint was opened, for
+/// messages; `progress` is called with bytes packed so far and in all.
+///
+/// # Errors
+/// The model, the device or the options are not usable.
+pub fn load_engine(
+    path: impl AsRef<Path>,
+    checkpoint: Arc<Checkpoint>,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Engine, Error> {
+    let model =
+        Model::open(checkpoint).map_err(|source| Error::Model { path: path.as_ref().to_owned(), source })?;
+    let device = open_device(&options.device, &options.device_options)?;
+    Ok(Engine::new(Arc::new(model), device, &options.engine, progress)?)
 }
 
 /// A seed for requests that name none.

@@ -186,6 +186,13 @@ impl<'m> WeightRows<'m> {
         &self.desc
     }
 
+    /// Gives back the memory that the stored rows hold in the mapped file, once they are packed.
+    pub fn release(&self) {
+        if let Source::Stored { parts, .. } = &self.weight.source {
+            parts.iter().for_each(|name| self.checkpoint.release(name));
+        }
+    }
+
     fn fail(&self, problem: String) -> DeviceError {
         DeviceError::Binding { port: self.weight.port.clone(), problem }
     }

@@ -69,6 +69,9 @@ pub struct RenderOptions {
 }
 
 /// A parsed chat template.
+///
+/// Known differences from Jinja2: the `%` operator does not format strings (an error says so), and joining a list to
+/// itself over and over is not charged against the work limit until the list is walked.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,

@@ -2,13 +2,13 @@
 
 #![expect(clippy::needless_range_loop, reason = "counted loops over small arrays become registers")]
 
-use super::cache::Cell;
+use super::cache;
 use super::{Attention, BLOCK, GROUP, KvType, SPLIT};
 use crate::isa::{Isa, Kernel};
 use crate::memory::SharedSlice;
 use crate::vector::RowsMut;
 use crate::vector::lanes::V;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ pub(super) fn partial_words(padded_dim: usize) -> usize {
 
 thread_local! {
     /// Working memory, kept from call to call.
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// The element type of a cache.
@@ -77,10 +77,13 @@ impl Kernel for Tile<'_, '_> {
 
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
-        SCRATCH.with_borrow_mut(|scratch| match self.attention.kv.layout().kind() {
-            KvType::F32 => self.compute::<S, f32>(s, scratch),
-            KvType::F16 => self.compute::<S, u16>(s, scratch),
-        });
+        // Taken out and put back: vector code in a closure would be compiled without the features.
+        let mut scratch = SCRATCH.take();
+        match self.attention.kv.layout().kind() {
+            KvType::F32 => self.compute::<S, f32>(s, &mut scratch),
+            KvType::F16 => self.compute::<S, u16>(s, &mut scratch),
+        }
+        SCRATCH.set(scratch);
     }
 }
 
@@ -281,7 +284,7 @@ impl<E: Element> Kernel for KeyGroup<'_, '_, '_, '_, E> {
 
         // The blocks that some query sees. Only they are known to have pages.
         let seq = attention.seq[tile.rows.start];
-        let mut cells = [None::<Cell<E>>; BLOCKS];
+        let mut cells = [None::<cache::Cell<E>>; BLOCKS];
         let mut any = None;
         for (b, cell) in cells.iter_mut().enumerate() {
             let (low, high) = (b * BLOCK, (b + 1) * BLOCK);
@@ -356,7 +359,7 @@ impl<E: Element> Kernel for KeyGroup<'_, '_, '_, '_, E> {
 fn weights<S: Isa, E: Element>(
     s: S,
     softcap: Option<f32>,
-    cells: &[Option<Cell<E>>; BLOCKS],
+    cells: &[Option<cache::Cell<E>>; BLOCKS],
     (first, until): (usize, usize),
     scores: &mut [f32; GROUP],
     m: &mut f32,

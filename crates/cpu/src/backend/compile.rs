@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc};
 use graph::validate::StepLayout;
-use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection, Source, ValueId};
+use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection, ValueId};
 use tensor::ops::{Activation, Binary, KV_BLOCK};
 use tensor::{DType, Op};
 
@@ -183,6 +183,22 @@ impl Compiler<'_> {
         self.rows(node, id, self.resolver.shape(id).last())
     }
 
+    /// Values of one shape as rows of one width: everything after the first axis where all can be walked so, else the
+    /// last axis.
+    fn alike<const N: usize>(&self, node: &Node, ids: [ValueId; N]) -> Result<[RowsArg; N], DeviceError> {
+        let shape = self.resolver.shape(ids[0]);
+        let outer = shape.dims().iter().skip(1).product();
+        let width = match ids.iter().all(|id| shape.rank() > 1 && self.resolver.rows(*id, outer).is_some()) {
+            true => outer,
+            false => shape.last(),
+        };
+        let mut rows = Vec::with_capacity(N);
+        for id in ids {
+            rows.push(self.rows(node, id, width)?);
+        }
+        Ok(rows.try_into().unwrap_or_else(|_| unreachable!("one for each value")))
+    }
+
     /// The value as rows of everything after its first axis.
     fn outer(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
         self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
@@ -225,16 +241,12 @@ impl Compiler<'_> {
         &mut self,
         node: &Node,
         x: ValueId,
-        weights: &[usize],
+        weight: usize,
         reserve: usize,
     ) -> Result<Input, DeviceError> {
         let rows = self.last(node, x)?;
-        let quantised = weights.iter().filter(|w| self.weights[**w].dtype.is_quantised()).count();
-        if self.precision == Precision::Exact || quantised == 0 {
+        if self.precision == Precision::Exact || !self.weights[weight].dtype.is_quantised() {
             return Ok(Input::Exact(rows));
-        }
-        if quantised != weights.len() {
-            return self.unsupported(node, "sibling matrices mix quantised and plain types");
         }
         let reserve = reserve.next_multiple_of(ALIGN / 4);
         let blocks = rows.rows * rows.width / BLOCK;
@@ -319,25 +331,20 @@ impl Compiler<'_> {
                     Activation::GeluErf => vector::Unary::GeluErf,
                     Activation::Sigmoid => vector::Unary::Sigmoid,
                 };
-                Step::Unary {
-                    op,
-                    x: self.last(node, node.inputs[0])?,
-                    out: self.last(node, node.outputs[0])?,
-                }
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                Step::Unary { op, x, out }
             }
             Op::Scale { factor } => {
                 self.select(node, "rows", "elementwise");
                 let op = vector::Unary::Scale(*factor);
-                Step::Unary {
-                    op,
-                    x: self.last(node, node.inputs[0])?,
-                    out: self.last(node, node.outputs[0])?,
-                }
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                Step::Unary { op, x, out }
             }
             Op::RmsNorm { eps } => {
                 self.select(node, "rms_norm", "f32 lanes, fixed tree");
-                let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-                Step::RmsNorm { x, weight: self.elements(node, node.inputs[1])?, eps: *eps, out }
+                let width = self.resolver.shape(node.inputs[0]).last();
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                Step::RmsNorm { x, weight: self.elements(node, node.inputs[1])?, width, eps: *eps, out }
             }
             Op::AddRmsNorm { eps } => {
                 self.select(node, "add_rms_norm", "fused residual and norm");
@@ -466,19 +473,18 @@ impl Compiler<'_> {
     }
 
     fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
-        let (a, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-        let b = node.inputs[1];
-        if let Source::Port(_) = self.resolver.graph.value(self.resolver.graph.base(b)).source
-            && self.resolver.weight(b).is_some()
-        {
+        let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
+        if self.resolver.weight(b).is_some() {
             let layout = self.resolver.graph.value(b).layout;
             let whole_row = layout.offset == 0 && layout.row_stride() == Some(0);
             if !whole_row && layout.shape.rows() != 1 {
                 return self.unsupported(node, "a weight operand must be a broadcast row");
             }
+            let (a, out) = (self.last(node, a)?, self.last(node, out)?);
             return Ok(Step::BinaryRow { op, a, row: self.elements(node, b)?, out });
         }
-        Ok(Step::Binary { op, a, b: self.last(node, b)?, out })
+        let [a, b, out] = self.alike(node, [a, b, out])?;
+        Ok(Step::Binary { op, a, b, out })
     }
 
     fn products(
@@ -487,14 +493,16 @@ impl Compiler<'_> {
         weights: &[usize],
         biases: &[Option<usize>],
     ) -> Result<(), DeviceError> {
-        let x = self.input(node, node.inputs[0], weights, 0)?;
-        let (kernel, reason) = self.product_reason(&x);
-        self.select(node, kernel, reason);
         let mut products = vec![];
         for ((&weight, &bias), &out) in weights.iter().zip(biases).zip(&node.outputs) {
-            products.push(Product { weight, bias, out: self.last(node, out)? });
+            let x = self.input(node, node.inputs[0], weight, 0)?;
+            if products.is_empty() {
+                let (kernel, reason) = self.product_reason(&x);
+                self.select(node, kernel, reason);
+            }
+            products.push(Product { x, weight, bias, out: self.last(node, out)? });
         }
-        self.steps.push(Step::Products { x, products });
+        self.steps.push(Step::Products(products));
         Ok(())
     }
 
@@ -507,7 +515,7 @@ impl Compiler<'_> {
         // The order overwrites whatever blocks an earlier product left.
         self.quantised = None;
         order.at = self.scratch(order.words());
-        let input = self.input(node, x, &[w], order.words())?;
+        let input = self.input(node, x, w, order.words())?;
         self.steps.push(Step::Sort { experts: self.last(node, experts)?, order });
         let (kernel, reason) = self.product_reason(&input);
         self.select(node, format!("expert_{kernel}"), reason);

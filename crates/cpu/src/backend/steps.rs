@@ -101,8 +101,9 @@ impl Ctx<'_> {
     }
 }
 
-/// A matrix of a product: its weight, bias and result.
+/// A matrix of a product with its activations, bias and result.
 pub(super) struct Product {
+    pub(super) x: Input,
     pub(super) weight: usize,
     pub(super) bias: Option<usize>,
     pub(super) out: RowsArg,
@@ -146,10 +147,8 @@ pub(super) enum Step {
         x: RowsArg,
         at: usize,
     },
-    Products {
-        x: Input,
-        products: Vec<Product>,
-    },
+    /// Products that share the workers; all have the same rows.
+    Products(Vec<Product>),
     Gather {
         table: Table,
         ids: RowsArg,
@@ -173,9 +172,11 @@ pub(super) enum Step {
         row: usize,
         out: RowsArg,
     },
+    /// Of pieces of `width` elements: whole rows, or heads.
     RmsNorm {
         x: RowsArg,
         weight: usize,
+        width: usize,
         eps: f32,
         out: RowsArg,
     },
@@ -321,7 +322,7 @@ impl Step {
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
         match self {
             Step::Quantise { x, at } => quantise(ctx, worker, x, *at),
-            Step::Products { x, products } => multiply(ctx, worker, x, products),
+            Step::Products(products) => multiply(ctx, worker, products),
             Step::Gather { table, ids, out } => gather(ctx, worker, table, ids, out),
             Step::Unary { op, x, out } => {
                 let (x, out) = (ctx.src(x), ctx.rows_mut(out));
@@ -335,13 +336,13 @@ impl Step {
             Step::BinaryRow { op, a, row, out } => {
                 binary(ctx, worker, *op, ctx.src(a), Src::Row(ctx.weights[*row].elements()), out);
             }
-            Step::RmsNorm { x, weight, eps, out } => {
+            Step::RmsNorm { x, weight, width, eps, out } => {
                 let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
                 let weight = ctx.weights[*weight].elements();
                 over_rows(out.rows(), worker, |rows| {
                     // SAFETY: this part is this worker's own.
                     let part = unsafe { out.alias() }.part(rows.clone());
-                    vector::rms_norm(ctx.isa, x.part(rows).into(), Some(weight), out.dim(), *eps, part);
+                    vector::rms_norm(ctx.isa, x.part(rows).into(), Some(weight), *width, *eps, part);
                 });
             }
             Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
@@ -408,12 +409,11 @@ fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize) {
     });
 }
 
-fn multiply(ctx: &Ctx, worker: &Worker<'_>, x: &Input, products: &[Product]) {
-    let n = ctx.count(x.rows());
+fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
+    let n = products.first().map_or(0, |p| ctx.count(p.x.rows()));
     if n == 0 {
         return;
     }
-    let activations = x.activations(ctx);
     let matrix = |p: &Product| -> &PackedMatrix { ctx.weights[p.weight].matrix() };
     let total: usize = products.iter().map(|p| matrix(p).groups()).sum();
     let group_bytes = products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1);
@@ -427,7 +427,7 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, x: &Input, products: &[Product]) {
                 let bias = p.bias.map(|b| ctx.weights[b].elements());
                 let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride, column: 0 };
                 // SAFETY: the claimed groups of this matrix are this worker's own.
-                unsafe { matmul_groups(w, start..end, activations, RowMap::first(n), bias, out) };
+                unsafe { matmul_groups(w, start..end, p.x.activations(ctx), RowMap::first(n), bias, out) };
             }
             first += w.groups();
         }

@@ -7,11 +7,11 @@ pub(super) trait Codes {
     /// Bytes per row for 32 weights.
     const BYTES: usize;
 
-    /// The codes of the weights `16 H + 4 J` to `16 H + 4 J + 3` of each row, as unsigned bytes.
+    /// The codes of the weights `4 J` to `4 J + 3` and `16 + 4 J` to `16 + 4 J + 3` of each row, as unsigned bytes.
     ///
     /// # Safety
     /// `p` must point at the codes of 32 weights: [`Codes::BYTES`] times [`Isa::LANES`] readable bytes.
-    unsafe fn dword<S: Isa, const H: usize, const J: usize>(s: S, p: *const u8) -> S::I;
+    unsafe fn pair<S: Isa, const J: usize>(s: S, p: *const u8) -> [S::I; 2];
 }
 
 /// 4-bit codes.
@@ -25,11 +25,11 @@ impl Codes for Four {
     const BYTES: usize = 16;
 
     #[inline(always)]
-    unsafe fn dword<S: Isa, const H: usize, const J: usize>(s: S, p: *const u8) -> S::I {
+    unsafe fn pair<S: Isa, const J: usize>(s: S, p: *const u8) -> [S::I; 2] {
         // SAFETY: dword `J < 4` of the 4 at `p`.
         let both = unsafe { s.load_i(p.add(J * 4 * S::LANES)) };
-        let shifted = if H == 0 { both } else { s.shr::<4>(both) };
-        s.and_i(shifted, s.splat_i(0x0f0f_0f0f))
+        let nibbles = s.splat_i(0x0f0f_0f0f);
+        [s.and_i(both, nibbles), s.and_i(s.shr::<4>(both), nibbles)]
     }
 }
 
@@ -37,20 +37,17 @@ impl Codes for Five {
     const BYTES: usize = 20;
 
     #[inline(always)]
-    unsafe fn dword<S: Isa, const H: usize, const J: usize>(s: S, p: *const u8) -> S::I {
+    unsafe fn pair<S: Isa, const J: usize>(s: S, p: *const u8) -> [S::I; 2] {
         // SAFETY: one dword of fifth bits a row, then the codes.
-        let (bits, low) = unsafe { (s.load_i(p), <Four as Codes>::dword::<S, H, J>(s, p.add(4 * S::LANES))) };
-        let fifth = match 4 * H + J {
-            0 => s.shl::<4>(bits),
-            1 => s.shl::<3>(bits),
-            2 => s.shl::<2>(bits),
-            3 => s.shl::<1>(bits),
-            4 => bits,
-            5 => s.shr::<1>(bits),
-            6 => s.shr::<2>(bits),
-            _ => s.shr::<3>(bits),
+        let (bits, low) = unsafe { (s.load_i(p), <Four as Codes>::pair::<S, J>(s, p.add(4 * S::LANES))) };
+        let fifth = match J {
+            0 => [s.shl::<4>(bits), bits],
+            1 => [s.shl::<3>(bits), s.shr::<1>(bits)],
+            2 => [s.shl::<2>(bits), s.shr::<2>(bits)],
+            _ => [s.shl::<1>(bits), s.shr::<3>(bits)],
         };
-        s.or_i(low, s.and_i(fifth, s.splat_i(0x1010_1010)))
+        let place = s.splat_i(0x1010_1010);
+        [s.or_i(low[0], s.and_i(fifth[0], place)), s.or_i(low[1], s.and_i(fifth[1], place))]
     }
 }
 
@@ -58,17 +55,21 @@ impl Codes for Six {
     const BYTES: usize = 24;
 
     #[inline(always)]
-    unsafe fn dword<S: Isa, const H: usize, const J: usize>(s: S, p: *const u8) -> S::I {
+    unsafe fn pair<S: Isa, const J: usize>(s: S, p: *const u8) -> [S::I; 2] {
         // SAFETY: two dwords of upper bits a row, then the codes.
         let (bits, low) = unsafe {
-            (s.load_i(p.add(H * 4 * S::LANES)), <Four as Codes>::dword::<S, H, J>(s, p.add(8 * S::LANES)))
+            (
+                [s.load_i(p), s.load_i(p.add(4 * S::LANES))],
+                <Four as Codes>::pair::<S, J>(s, p.add(8 * S::LANES)),
+            )
         };
         let upper = match J {
-            0 => s.shl::<4>(bits),
-            1 => s.shl::<2>(bits),
+            0 => [s.shl::<4>(bits[0]), s.shl::<4>(bits[1])],
+            1 => [s.shl::<2>(bits[0]), s.shl::<2>(bits[1])],
             2 => bits,
-            _ => s.shr::<2>(bits),
+            _ => [s.shr::<2>(bits[0]), s.shr::<2>(bits[1])],
         };
-        s.or_i(low, s.and_i(upper, s.splat_i(0x3030_3030)))
+        let place = s.splat_i(0x3030_3030);
+        [s.or_i(low[0], s.and_i(upper[0], place)), s.or_i(low[1], s.and_i(upper[1], place))]
     }
 }

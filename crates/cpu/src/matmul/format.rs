@@ -20,6 +20,8 @@ use std::marker::PhantomData;
 pub(super) trait Format {
     /// Activation blocks of 32 in a packed block.
     const SUBS: usize;
+    /// Integer sums that run at once for each row and token in [`Format::block`].
+    const SUMS: usize;
 
     /// Adds a packed block of `G` lane groups times the activations of `T` tokens.
     ///
@@ -67,47 +69,53 @@ fn twice<S: Isa>(s: S, x: i32) -> S::I {
     s.splat_i(x & 0xffff | x << 16)
 }
 
-/// Adds the products of 16 weights: half `H` of 32.
+/// The running sums of `G` lane groups and `T` tokens: of the first and of the second 16 of 32 weights.
+type Halves<D, const G: usize, const T: usize> = [[[D; T]; G]; 2];
+
+/// Adds the products of 32 weights. With `SPLIT` the second 16 have sums of their own, else all go to the first.
 ///
 /// # Safety
-/// `w` and `x` as for [`Codes::dword`] and [`Format::block`].
+/// `w` and `x` as for [`Codes::pair`] and [`Format::block`].
 #[inline(always)]
-unsafe fn half<S: Isa, C: Codes, const H: usize, const G: usize, const T: usize>(
+unsafe fn dots<S: Isa, C: Codes, const SPLIT: bool, const G: usize, const T: usize>(
     s: S,
     w: &[*const u8; G],
     x: &[*const u8; T],
-    dot: &mut [[S::Dot; T]; G],
+    dot: &mut Halves<S::Dot, G, T>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        step::<S, C, H, 0, G, T>(s, w, x, dot);
-        step::<S, C, H, 1, G, T>(s, w, x, dot);
-        step::<S, C, H, 2, G, T>(s, w, x, dot);
-        step::<S, C, H, 3, G, T>(s, w, x, dot);
+        step::<S, C, SPLIT, 0, G, T>(s, w, x, dot);
+        step::<S, C, SPLIT, 1, G, T>(s, w, x, dot);
+        step::<S, C, SPLIT, 2, G, T>(s, w, x, dot);
+        step::<S, C, SPLIT, 3, G, T>(s, w, x, dot);
     }
 }
 
-/// Adds the products of 4 weights.
+/// Adds the products of 4 weights of each half.
 ///
 /// # Safety
-/// As [`half`].
+/// As [`dots`].
 #[inline(always)]
-unsafe fn step<S: Isa, C: Codes, const H: usize, const J: usize, const G: usize, const T: usize>(
+unsafe fn step<S: Isa, C: Codes, const SPLIT: bool, const J: usize, const G: usize, const T: usize>(
     s: S,
     w: &[*const u8; G],
     x: &[*const u8; T],
-    dot: &mut [[S::Dot; T]; G],
+    dot: &mut Halves<S::Dot, G, T>,
 ) {
-    let mut codes = [s.splat_i(0); G];
+    let mut codes = [[s.splat_i(0); 2]; G];
     for g in 0..G {
         // SAFETY: the caller's contract.
-        codes[g] = unsafe { C::dword::<S, H, J>(s, w[g]) };
+        codes[g] = unsafe { C::pair::<S, J>(s, w[g]) };
     }
-    for t in 0..T {
-        // SAFETY: the codes of an activation block are its first 32 bytes.
-        let x = unsafe { s.broadcast_i(x[t].add(16 * H + 4 * J)) };
-        for g in 0..G {
-            dot[g][t] = s.dot(dot[g][t], codes[g], x);
+    for h in 0..2 {
+        let to = if SPLIT { h } else { 0 };
+        for t in 0..T {
+            // SAFETY: the codes of an activation block are its first 32 bytes.
+            let x = unsafe { s.broadcast_i(x[t].add(16 * h + 4 * J)) };
+            for g in 0..G {
+                dot[to][g][t] = s.dot(dot[to][g][t], codes[g][h], x);
+            }
         }
     }
 }
@@ -125,25 +133,6 @@ unsafe fn moved<const N: usize>(mut p: [*const u8; N], by: usize) -> [*const u8;
     p
 }
 
-/// `sum_t` over 32 weights in all, where the 16-bit sums hold 16 (`SPLIT`) or all of them.
-///
-/// # Safety
-/// As [`half`].
-#[inline(always)]
-unsafe fn dots<S: Isa, C: Codes, const SPLIT: bool, const G: usize, const T: usize>(
-    s: S,
-    w: &[*const u8; G],
-    x: &[*const u8; T],
-) -> [[[S::Dot; T]; G]; 2] {
-    let mut dot = [[[s.dot_zero(); T]; G]; 2];
-    // SAFETY: the caller's contract.
-    unsafe {
-        half::<S, C, 0, G, T>(s, w, x, &mut dot[0]);
-        half::<S, C, 1, G, T>(s, w, x, &mut dot[if SPLIT { 1 } else { 0 }]);
-    }
-    dot
-}
-
 /// Writes `f(code)` for the 32 codes of each row, in order.
 ///
 /// # Safety
@@ -151,29 +140,22 @@ unsafe fn dots<S: Isa, C: Codes, const SPLIT: bool, const G: usize, const T: usi
 #[inline(always)]
 unsafe fn each_code<S: Isa, C: Codes>(s: S, w: *const u8, out: &mut [S::F; BLOCK], f: impl Fn(S::I) -> S::F) {
     // SAFETY: the caller's contract.
-    let dwords = unsafe {
-        [
-            C::dword::<S, 0, 0>(s, w),
-            C::dword::<S, 0, 1>(s, w),
-            C::dword::<S, 0, 2>(s, w),
-            C::dword::<S, 0, 3>(s, w),
-            C::dword::<S, 1, 0>(s, w),
-            C::dword::<S, 1, 1>(s, w),
-            C::dword::<S, 1, 2>(s, w),
-            C::dword::<S, 1, 3>(s, w),
-        ]
+    let pairs = unsafe {
+        [C::pair::<S, 0>(s, w), C::pair::<S, 1>(s, w), C::pair::<S, 2>(s, w), C::pair::<S, 3>(s, w)]
     };
     let byte = s.splat_i(0xff);
     for j in 0..8 {
-        out[4 * j] = f(s.and_i(dwords[j], byte));
-        out[4 * j + 1] = f(s.and_i(s.shr::<8>(dwords[j]), byte));
-        out[4 * j + 2] = f(s.and_i(s.shr::<16>(dwords[j]), byte));
-        out[4 * j + 3] = f(s.shr::<24>(dwords[j]));
+        let dword = pairs[j % 4][j / 4];
+        out[4 * j] = f(s.and_i(dword, byte));
+        out[4 * j + 1] = f(s.and_i(s.shr::<8>(dword), byte));
+        out[4 * j + 2] = f(s.and_i(s.shr::<16>(dword), byte));
+        out[4 * j + 3] = f(s.shr::<24>(dword));
     }
 }
 
 impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
     const SUBS: usize = 1;
+    const SUMS: usize = 1;
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
@@ -183,23 +165,21 @@ impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
         acc: &mut [[S::F; T]; G],
     ) {
         let offset = twice(s, -OFFSET);
-        let mut dot = [[s.dot_zero(); T]; G];
+        let mut dot = [[[s.dot_zero(); T]; G]; 2];
         // SAFETY: fields of a packed block and of an activation block: d, then the codes; the third pair is the whole's.
         unsafe {
             for t in 0..T {
                 let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 8)), offset);
-                for dot in &mut dot {
+                for dot in &mut dot[0] {
                     dot[t] = start;
                 }
             }
-            let codes = moved(w, 2 * S::LANES);
-            half::<S, C, 0, G, T>(s, &codes, &x, &mut dot);
-            half::<S, C, 1, G, T>(s, &codes, &x, &mut dot);
+            dots::<S, C, false, G, T>(s, &moved(w, 2 * S::LANES), &x, &mut dot);
             for g in 0..G {
                 let d = s.load_f16(w[g].cast());
                 for t in 0..T {
                     let scale = s.mul(d, splat_at(s, x[t], ActBlock::SCALE));
-                    acc[g][t] = s.fma(s.cvt(s.dot_sum(dot[g][t])), scale, acc[g][t]);
+                    acc[g][t] = s.fma(s.cvt(s.dot_sum(dot[0][g][t])), scale, acc[g][t]);
                 }
             }
         }
@@ -218,6 +198,7 @@ impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
 
 impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
     const SUBS: usize = 1;
+    const SUMS: usize = if SPLIT { 2 } else { 1 };
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
@@ -228,7 +209,8 @@ impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
     ) {
         // SAFETY: fields of a packed block and of an activation block: d, m, then the codes.
         unsafe {
-            let dot = dots::<S, C, SPLIT, G, T>(s, &moved(w, 4 * S::LANES), &x);
+            let mut dot = [[[s.dot_zero(); T]; G]; 2];
+            dots::<S, C, SPLIT, G, T>(s, &moved(w, 4 * S::LANES), &x, &mut dot);
             for g in 0..G {
                 let (d, m) = (s.load_f16(w[g].cast()), s.load_f16(w[g].add(2 * S::LANES).cast()));
                 for t in 0..T {
@@ -256,6 +238,7 @@ impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
 
 impl Format for Bytes {
     const SUBS: usize = 1;
+    const SUMS: usize = 1;
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
@@ -320,6 +303,7 @@ impl<C: Codes, const SPLIT: bool> SuperAffine<C, SPLIT> {
 
 impl<C: Codes, const SPLIT: bool> Format for SuperAffine<C, SPLIT> {
     const SUBS: usize = 8;
+    const SUMS: usize = if SPLIT { 2 } else { 1 };
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
@@ -334,7 +318,8 @@ impl<C: Codes, const SPLIT: bool> Format for SuperAffine<C, SPLIT> {
             for sub in 0..8 {
                 let x = moved(x, sub * size_of::<ActBlock>());
                 let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
-                let dot = dots::<S, C, SPLIT, G, T>(s, &codes, &x);
+                let mut dot = [[[s.dot_zero(); T]; G]; 2];
+                dots::<S, C, SPLIT, G, T>(s, &codes, &x, &mut dot);
                 for g in 0..G {
                     let scale = s.scale(s.load_u8(w[g].add((Self::SCALES + sub) * S::LANES)));
                     for t in 0..T {
@@ -388,6 +373,7 @@ impl<C: Codes> SuperSymmetric<C> {
 
 impl<C: Codes> Format for SuperSymmetric<C> {
     const SUBS: usize = 8;
+    const SUMS: usize = 2;
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
@@ -403,31 +389,25 @@ impl<C: Codes> Format for SuperSymmetric<C> {
             for sub in 0..8 {
                 let x = moved(x, sub * size_of::<ActBlock>());
                 let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
-                let mut sum = [[s.splat_i(0); T]; G];
+                let mut dot = [[[s.dot_zero(); T]; G]; 2];
                 for h in 0..2 {
-                    let mut dot = [[s.dot_zero(); T]; G];
                     for t in 0..T {
                         let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 4 * h)), offset);
-                        for dot in &mut dot {
+                        for dot in &mut dot[h] {
                             dot[t] = start;
                         }
                     }
-                    if h == 0 {
-                        half::<S, C, 0, G, T>(s, &codes, &x, &mut dot);
-                    } else {
-                        half::<S, C, 1, G, T>(s, &codes, &x, &mut dot);
-                    }
-                    for g in 0..G {
-                        let at = (Self::SCALES + 2 * sub + h) * S::LANES;
-                        let scale = s.scale(s.load_i8(w[g].add(at)));
-                        for t in 0..T {
-                            sum[g][t] = s.add_i(sum[g][t], s.dot_scaled(dot[g][t], scale));
-                        }
-                    }
                 }
+                dots::<S, C, true, G, T>(s, &codes, &x, &mut dot);
                 for g in 0..G {
+                    let scales = w[g].add((Self::SCALES + 2 * sub) * S::LANES);
+                    let scales = [s.scale(s.load_i8(scales)), s.scale(s.load_i8(scales.add(S::LANES)))];
                     for t in 0..T {
-                        a[g][t] = s.fma(s.cvt(sum[g][t]), splat_at(s, x[t], ActBlock::SCALE), a[g][t]);
+                        let sum = s.add_i(
+                            s.dot_scaled(dot[0][g][t], scales[0]),
+                            s.dot_scaled(dot[1][g][t], scales[1]),
+                        );
+                        a[g][t] = s.fma(s.cvt(sum), splat_at(s, x[t], ActBlock::SCALE), a[g][t]);
                     }
                 }
             }

@@ -7,6 +7,9 @@ use std::marker::PhantomData;
 
 /// A way to compute a product from packed weights and activations.
 pub(super) trait Tile {
+    /// Running sums in registers for each row and token.
+    const SUMS: usize;
+
     /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`.
     ///
     /// # Safety
@@ -74,6 +77,8 @@ impl Element for Bf16 {
 }
 
 impl<F: Format> Tile for Fast<F> {
+    const SUMS: usize = F::SUMS;
+
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
@@ -98,6 +103,8 @@ impl<F: Format> Tile for Fast<F> {
 }
 
 impl<F: Format> Tile for Exact<F> {
+    const SUMS: usize = 1;
+
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
@@ -129,6 +136,8 @@ impl<F: Format> Tile for Exact<F> {
 }
 
 impl<P: Element> Tile for Plain<P> {
+    const SUMS: usize = 1;
+
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,

@@ -123,6 +123,12 @@ impl HfFolder {
         self.shards[*self.tensors.get(name)?].tensor(name)
     }
 
+    pub(crate) fn release(&self, name: &str) {
+        if let Some(&shard) = self.tensors.get(name) {
+            self.shards[shard].release(name);
+        }
+    }
+
     /// All tensors, in the order of the header or the index.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.iter().filter_map(|(name, &shard)| Some(self.shards[shard].tensor(name)?.0))

@@ -120,11 +120,15 @@ fn kv_write(args: &mut [HostTensor]) -> Result<(), ReferenceError> {
     Ok(())
 }
 
+/// Half the spacing of binary16's subnormals, 2^-25.
+const HALF_SUBNORMAL: f64 = 1.0 / (1u64 << 25) as f64;
+
 /// The result `[R, Hq, Dv]` and its bound, not rounded.
 ///
 /// The bound: a score is off by its products' rounding, `(Dk + 4)` units of the sum of their magnitudes, and by a few
 /// units of itself; exponentials turn that into a relative error of every probability, the same sum of n terms divides
-/// them, and n products with v are added.
+/// them, and n products with v are added. A binary16 cache may keep small values better than binary16's subnormals do
+/// (by scaling rows), so each of its elements may differ by half their spacing.
 fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), ReferenceError> {
     let Op::Attention { scale, window, softcap } = op else { unreachable!("not attention") };
     let [q, cache, pos, until, extents, pages] = args else { unreachable!("six operands were checked") };
@@ -135,6 +139,7 @@ fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), Referenc
     let (q, pos, until) = (q.f32s()?, pos.u32s()?, until.u32s()?);
     let mut out = vec![0.0; rows * query_heads * dv];
     let mut bounds = vec![0.0; out.len()];
+    let subnormal = if cache.dtype() == DType::F16 { HALF_SUBNORMAL } else { 0.0 };
     // The visible positions of the current sequence, decoded once: all KV heads of one after the other.
     let mut decoded: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
     let mut current = None;
@@ -168,7 +173,8 @@ fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), Referenc
                 let terms = || query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
                 let mut score = terms().sum::<f64>() * f64::from(*scale);
                 let sizes = terms().map(f64::abs).sum::<f64>() * f64::from(scale.abs());
-                error = error.max((dk as f64 + 4.0) * UNIT * sizes);
+                let coarse = query.iter().map(|q| f64::from(q.abs())).sum::<f64>() * f64::from(scale.abs());
+                error = error.max((dk as f64 + 4.0) * UNIT * sizes + subnormal * coarse);
                 if let Some(cap) = softcap.map(f64::from) {
                     score = cap * (score / cap).tanh();
                 }
@@ -191,7 +197,7 @@ fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), Referenc
                 }
             }
             for bound in &mut bounds[result..][..dv] {
-                *bound = relative.exp_m1() * *bound + FLUSH * keys.len() as f64;
+                *bound = relative.exp_m1() * *bound + FLUSH * keys.len() as f64 + subnormal;
             }
         }
     }

@@ -1,0 +1,97 @@
+//! How much a token costs: what is compared with the machine's limits.
+
+use anyhow::Result;
+use gristmill::parts::graph::{Graph, PortKind, ScalarId, ValueId};
+use gristmill::parts::models::{KvSpec, StepLimits};
+use gristmill::parts::tensor::{DType, Op};
+use gristmill::{Limits, Model, Precision};
+
+use super::measure::Test;
+use super::report::Row;
+
+/// Products with weights, counted in the recorded graph: sums over layers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Work {
+    /// Multiply-adds of a token whose logits are not wanted.
+    pub(super) row_products: u64,
+    /// Further multiply-adds of a token whose logits are wanted: the head.
+    pub(super) out_products: u64,
+    /// Stored bytes of all matrices that generating one token reads; of experts, those that are chosen.
+    pub(super) weight_bytes: u64,
+    kv: Vec<KvSpec>,
+}
+
+/// How close a test came to the limits, and what they were.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shares {
+    /// The limits.
+    pub(super) limits: Limits,
+    /// Generation: bytes of weights and KV cache per second, as a share of what can be read.
+    pub(super) read: Option<f64>,
+    /// Prompts in the `fast` class: operations per second, as a share of what can be computed.
+    pub(super) int: Option<f64>,
+}
+
+impl Work {
+    /// Counts the work of a model.
+    pub(super) fn of(model: &Model) -> Result<Work> {
+        let limits = StepLimits { rows: 1, seqs: 1, outs: 1, pages: 1, blocks: 1, slots: 1 };
+        let graph = model.record(&limits, DType::F32, false)?;
+        let outs = graph.scalars.iter().position(|s| s == "outs").map(|i| ScalarId(i as u32));
+        let mut work =
+            Work { row_products: 0, out_products: 0, weight_bytes: 0, kv: model.info().kv.clone() };
+        for node in &graph.nodes {
+            let share = match node.op {
+                Op::MatMul => (1, 1),
+                Op::ExpertMatMul => {
+                    let chosen = graph.value(node.inputs[2]).layout.shape.last();
+                    (chosen, graph.value(node.inputs[1]).layout.shape.dims()[0])
+                }
+                _ => continue,
+            };
+            let (elements, bytes) = weight(&graph, node.inputs[1], share);
+            work.weight_bytes += bytes;
+            let bound = graph.value(node.inputs[0]).bound;
+            match bound.is_some() && bound == outs {
+                true => work.out_products += elements,
+                false => work.row_products += elements,
+            }
+        }
+        Ok(work)
+    }
+
+    /// A measured row as shares of the limits.
+    pub(super) fn shares(&self, row: &Row, limits: Limits) -> Shares {
+        let rate = row.rate().mean;
+        match row.test {
+            Test::Prompt { n, .. } => {
+                let ops = 2.0 * (self.row_products as f64 + self.out_products as f64 / n as f64);
+                let int = (row.precision == Precision::Fast).then(|| ops * rate / limits.int_ops);
+                Shares { limits, read: None, int }
+            }
+            Test::Generate { n, depth } => {
+                let element = if row.precision == Precision::Fast { 2 } else { 4 };
+                let keys = depth + n.div_ceil(2);
+                let bytes = self.weight_bytes + self.kv_bytes(keys, element);
+                Shares { limits, read: Some(bytes as f64 * rate / limits.read_bytes), int: None }
+            }
+        }
+    }
+
+    /// Bytes of keys and values that a token reads when `keys` positions are there.
+    fn kv_bytes(&self, keys: usize, element: usize) -> u64 {
+        let layer = |kv: &KvSpec| kv.heads * (kv.k_dim + kv.v_dim) * keys.min(kv.window.unwrap_or(keys));
+        self.kv.iter().map(|kv| (layer(kv) * element) as u64).sum()
+    }
+}
+
+/// Elements and bytes of a weight's share.
+fn weight(graph: &Graph, id: ValueId, (part, of): (usize, usize)) -> (u64, u64) {
+    let Some(port) = graph.port_of(id).map(|p| graph.port(p)).filter(|p| p.kind == PortKind::Weight) else {
+        return (0, 0);
+    };
+    let elements = port.shape.elements();
+    let bytes = port.dtype.bytes_for(elements).unwrap_or(0);
+    let share = |n: usize| (n as u64) * part as u64 / of.max(1) as u64;
+    (share(elements), share(bytes))
+}

@@ -1,0 +1,174 @@
+//! `gristmill run`: one prompt, streamed.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use gristmill::{Generate, Llm, Message, SamplingOptions, StopReason};
+
+use crate::args::{DeviceArgs, EngineArgs, ModelArgs, ThreadArgs, positive};
+use crate::error::Usage;
+use crate::output::note;
+use crate::resolve::{describe, load, load_options};
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The prompt; `-` reads standard input
+    prompt: Option<String>,
+    /// Continue the prompt as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// System message of the chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Most tokens to generate [default: up to the model's end of text or the end of the context]
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
+    max_tokens: Option<usize>,
+    /// End the output before this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Go on past the model's end of text
+    #[arg(long)]
+    ignore_eos: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    threads: ThreadArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// How tokens are chosen.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Sampling")]
+struct SamplingArgs {
+    /// 0 takes the most probable token; higher is more varied
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    temperature: f32,
+    /// Keep the K most probable tokens
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Keep the most probable tokens that together reach probability P
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    top_p: f32,
+    /// Keep tokens at least P times as probable as the most probable
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    min_p: f32,
+    /// Divide the positive logits of tokens seen in prompt or output, multiply the negative ones
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    repetition_penalty: f32,
+    /// Subtract from the logits of tokens seen in the output
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Subtract from the logits of tokens for each time they were in the output
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// Add BIAS to the logit of token ID, `-inf` forbids it; may be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Seed of the draws; the same seed gives the same text
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let parsed = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse().ok()?)));
+    parsed.ok_or_else(|| "must be a token id, `=` and a number, as in `42=-1.5` or `42=-inf`".into())
+}
+
+impl SamplingArgs {
+    /// The sampling options, refused before anything is loaded where a value is out of range.
+    fn resolve(&self) -> Result<SamplingOptions> {
+        let options = SamplingOptions {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+            ..SamplingOptions::default()
+        };
+        options.validate(usize::MAX).map_err(|e| Usage::new(e.to_string()))?;
+        Ok(options)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: RunArgs) -> Result<()> {
+    let sampling = args.sampling.resolve()?;
+    if args.stop.iter().any(String::is_empty) {
+        return Err(Usage::new("--stop needs text: an empty stop string would end every output"));
+    }
+    let prompt = super::text_argument(args.prompt, "the prompt")?;
+    let options = load_options(&args.device, &args.threads, args.engine.options(1));
+    let mut llm = load(&args.model, &options)?;
+    describe(llm.engine());
+
+    let ids = if args.raw {
+        llm.encode(&prompt)?
+    } else if llm.tokenizer().chat_template().is_some() {
+        let system = args.system.iter().map(|text| Message::new("system", text));
+        let messages: Vec<Message> = system.chain([Message::new("user", &prompt)]).collect();
+        llm.render(&messages)?
+    } else if args.system.is_some() {
+        bail!(
+            "this model has no chat template, so there is no place for --system: write all into the prompt"
+        );
+    } else {
+        note("this model has no chat template: it continues the prompt");
+        llm.encode(&prompt)?
+    };
+    let generate =
+        Generate { sampling, max_tokens: args.max_tokens, stop: args.stop, ignore_end: args.ignore_eos };
+    stream(&mut llm, ids, &generate)
+}
+
+fn stream(llm: &mut Llm, ids: Vec<u32>, options: &Generate) -> Result<()> {
+    let start = Instant::now();
+    let mut first = None;
+    let mut stdout = std::io::stdout().lock();
+    let mut generation = llm.generate_ids(ids, options)?;
+    for piece in generation.by_ref() {
+        first.get_or_insert_with(|| start.elapsed().as_secs_f64());
+        stdout.write_all(piece?.as_bytes())?;
+        stdout.flush()?;
+    }
+    writeln!(stdout)?;
+    if let Some(outcome) = generation.outcome() {
+        let reason = match outcome.reason {
+            StopReason::EndOfText => "the model ended its text",
+            StopReason::StopString(_) => "stop string",
+            StopReason::MaxTokens => "token limit reached",
+            StopReason::ContextFull => "context full",
+        };
+        note(format_args!(
+            "{} prompt tokens, {} generated in {:.2} s (first after {:.2} s); {reason}",
+            outcome.prompt_tokens,
+            outcome.generated.len(),
+            start.elapsed().as_secs_f64(),
+            first.unwrap_or_default(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bias;
+
+    #[test]
+    fn biases_are_read() {
+        assert_eq!(bias("42=-1.5"), Ok((42, -1.5)));
+        assert_eq!(bias("0=-inf"), Ok((0, f32::NEG_INFINITY)));
+        assert!(bias("42").is_err() && bias("x=1").is_err() && bias("1=x").is_err() && bias("-1=1").is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Chat templates against what Jinja2 makes of them; `templates/make.py` wrote the answers.
+
+use gristmill_text::{ChatTemplate, Content, DateTime, Message, RenderOptions, TemplateError};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// 2026-03-07 15:04:05 UTC, as in `make.py`.
+const NOW: i64 = 1_772_895_845;
+
+fn messages(value: &Value) -> Vec<Message> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn user(text: &str) -> Vec<Message> {
+    vec![Message::new("user", text)]
+}
+
+fn render(template: &str, messages: &[Message]) -> Result<String, TemplateError> {
+    ChatTemplate::new(template)?.render(messages, &RenderOptions::default())
+}
+
+#[test]
+fn like_jinja2() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates/cases.json");
+    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(cases.len() >= 8);
+    for case in cases {
+        let text = |key: &str| case[key].as_str().map(str::to_owned);
+        let options = RenderOptions {
+            tools: Some(case["tools"].clone()).filter(|tools| !tools.is_null()),
+            add_generation_prompt: case["add_generation_prompt"] == true,
+            bos_token: text("bos_token"),
+            eos_token: text("eos_token"),
+            now: Some(DateTime::from_unix(NOW, 0)),
+            ..RenderOptions::default()
+        };
+        let template = ChatTemplate::new(case["template"].as_str().unwrap()).unwrap();
+        let expected = match text("raised") {
+            Some(message) => Err(TemplateError::Raised(message)),
+            None => Ok(text("expected").unwrap()),
+        };
+        assert_eq!(template.render(&messages(&case["messages"]), &options), expected, "{}", case["name"]);
+    }
+}
+
+#[test]
+fn a_model_without_a_template_says_so() {
+    let error = ChatTemplate::for_model(None).unwrap_err();
+    assert_eq!(error, TemplateError::Missing);
+    assert!(error.to_string().contains("no chat template"));
+}
+
+#[test]
+fn broken_templates_name_the_line() {
+    let Err(TemplateError::Syntax(message)) = ChatTemplate::new("a\n{% if %}") else { panic!("parsed") };
+    assert!(message.contains(":2"), "{message}");
+    let Err(TemplateError::Render(message)) = render("\n\n{{ messages.a.b }}", &user("x")) else {
+        panic!("rendered")
+    };
+    assert!(message.contains(":3"), "{message}");
+}
+
+#[test]
+fn work_memory_and_output_are_limited() {
+    let hostile = [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(x='xxxxxxxx') %}{% for a in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        "{{ 'x' * 100000000000 }}",
+        "{% set ns = namespace(x='x') %}{% for a in range(9999) %}{% set ns.x = ns.x.replace('x', 'xxxx') %}{% endfor %}",
+    ];
+    for template in hostile {
+        let error = render(template, &user("x")).unwrap_err();
+        assert!(matches!(error, TemplateError::OutOfFuel { .. }), "{template}: {error}");
+    }
+    let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
+    assert!(render(recursion, &user("x")).is_err());
+    let template = ChatTemplate::new("{{ messages[0].content }}").unwrap().with_limits(1000, 10);
+    let options = RenderOptions::default();
+    assert_eq!(template.render(&user("0123456789"), &options).unwrap(), "0123456789");
+    assert_eq!(template.render(&user("0123456789a"), &options), Err(TemplateError::TooLarge { limit: 10 }));
+}
+
+#[test]
+fn a_long_conversation_is_well_within_the_limits() {
+    let template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}";
+    let conversation: Vec<Message> =
+        (0..500).map(|_| Message::new("user", "words and ".repeat(1000))).collect();
+    assert!(render(template, &conversation).unwrap().len() > 5_000_000);
+}
+
+#[test]
+fn time_must_be_given() {
+    let Err(TemplateError::Render(message)) = render("{{ strftime_now('%Y') }}", &user("x")) else {
+        panic!("rendered")
+    };
+    assert!(message.contains("no time"), "{message}");
+}
+
+#[test]
+fn arguments_given_as_text_are_parsed() {
+    let calls = json!([{"type": "function", "function": {"name": "f", "arguments": "{\"a\": [1, 2]}"}}]);
+    let message =
+        Message { tool_calls: Some(calls), content: Content::None, ..Message::new("assistant", "") };
+    let template = "{% for c in messages[0].tool_calls %}{{ c.function.arguments.a[1] }}{{ c.function.arguments | tojson }}{% endfor %}";
+    assert_eq!(render(template, &[message]).unwrap(), r#"2{"a": [1, 2]}"#);
+}
+
+#[test]
+fn extra_variables_and_fields() {
+    let mut message = Message::new("assistant", "x");
+    message.extra.insert("reasoning_content".into(), "because".into());
+    let mut options = RenderOptions::default();
+    options.extra.insert("enable_thinking".into(), false.into());
+    options.extra.insert("add_generation_prompt".into(), "mine".into());
+    let template =
+        "{{ messages[0].reasoning_content }} {{ enable_thinking is false }} {{ add_generation_prompt }}";
+    let rendered = ChatTemplate::new(template).unwrap().render(&[message], &options).unwrap();
+    assert_eq!(rendered, "because True mine");
+}
