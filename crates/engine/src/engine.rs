@@ -31,6 +31,7 @@ pub struct Engine {
     size: CacheSize,
     chunk: usize,
     taps: bool,
+    logits: bool,
     plans: Plans,
     cache: Cache,
     scheduler: Scheduler,
@@ -76,6 +77,7 @@ impl Engine {
             next_id: 0,
             row: vec![],
             taps: options.taps,
+            logits: options.logits,
             model,
             backend,
             precision,
@@ -173,6 +175,7 @@ impl Engine {
 
     /// Forgets a request; its blocks are free before the next step. No more events come for it.
     pub fn cancel(&mut self, id: RequestId) {
+        self.ready.retain(|event| event.request() != id);
         self.scheduler.waiting.retain(|s| s.id != id);
         for s in self.scheduler.running.iter_mut().filter(|s| s.id == id) {
             s.cancelled = true;
@@ -282,6 +285,10 @@ impl Engine {
                     (s.done == s.tokens.len()).then_some(Ok(Finish::Stop))
                 }
                 Work::Generate { sampler, .. } => {
+                    if self.logits {
+                        let first = s.tokens.len() - 1;
+                        self.ready.push(Event::Scores { id: s.id, first, logits: rows.to_vec() });
+                    }
                     self.row.clear();
                     self.row.extend_from_slice(rows);
                     let drawn = sampler

@@ -19,6 +19,8 @@ pub struct EngineOptions {
     pub cache_bytes: Option<u64>,
     /// Record the hidden state after every layer (for checks against goldens).
     pub taps: bool,
+    /// Report the logits that each token is drawn from, as [`crate::Event::Scores`] before the token.
+    pub logits: bool,
 }
 
 impl Default for EngineOptions {
@@ -30,6 +32,7 @@ impl Default for EngineOptions {
             chunk: 512,
             cache_bytes: None,
             taps: false,
+            logits: false,
         }
     }
 }

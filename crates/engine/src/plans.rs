@@ -11,6 +11,7 @@ use tensor::DType;
 
 use crate::cache::CacheSize;
 use crate::error::EngineError;
+use crate::scheduler::RECURRENT_CUT;
 
 /// Rows whose logits one step gives at most, when a request scores its prompt. Bounds the logits buffer: 32 rows of
 /// 262 144 tokens are 32 MiB.
@@ -41,9 +42,14 @@ impl Plans {
         taps: bool,
         progress: Progress,
     ) -> Result<Plans, EngineError> {
-        let outs = size.slots.max(SCORE_ROWS).min(chunk.max(size.slots));
+        let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
+        if model.info().recurrent {
+            // A prompt advances by whole cuts, so there must be room for one beside all that decode.
+            (rows, outs) = (chunk + size.slots, RECURRENT_CUT + size.slots);
+        }
+        let outs = outs.min(rows);
         let limits = StepLimits {
-            rows: chunk.max(size.slots),
+            rows,
             seqs: size.slots,
             outs,
             pages: size.context.div_ceil(tensor::ops::KV_BLOCK),

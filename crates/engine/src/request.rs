@@ -58,7 +58,8 @@ pub enum Event {
         /// The token and, where asked for, its log-probabilities.
         token: Sampled,
     },
-    /// Logits of consecutive prompt positions.
+    /// Logits of consecutive positions: of a prompt that is scored or, when the engine was made to report them, those
+    /// that the next token is drawn from.
     Scores {
         /// The request.
         id: RequestId,
@@ -92,4 +93,17 @@ pub enum Event {
         /// Why.
         error: EngineError,
     },
+}
+
+impl Event {
+    /// The request it happened to.
+    pub fn request(&self) -> RequestId {
+        match self {
+            Event::Token { id, .. }
+            | Event::Scores { id, .. }
+            | Event::Hidden { id, .. }
+            | Event::Finished { id, .. }
+            | Event::Failed { id, .. } => *id,
+        }
+    }
 }

@@ -1,0 +1,239 @@
+//! Devices with a fault put in, which show that a check can fail.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use graph::backend::{
+    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, RowSource, StateDesc,
+    StateHandle, StepInputs, WeightDesc, WeightHandle,
+};
+use graph::{Fence, Graph, PlanReport};
+use tensor::ops::KV_BLOCK;
+
+/// What is wrong with a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing; the device only counts.
+    None,
+    /// The last bit of a logit is another in every row.
+    Always,
+    /// Rows see the keys of their whole chunk, also later ones.
+    SeesChunk,
+    /// Rows see what lies in their last KV block past their own position.
+    SeesBlock,
+    /// The last bit of a logit is another where several sequences share a step.
+    KnowsNeighbours,
+    /// The last bit of a logit is another for sequences that are not first in their step.
+    KnowsPlace,
+    /// The last bit of a logit is another where a sequence lies in KV blocks that another one had.
+    KnowsHistory,
+    /// Logits after this token are no numbers.
+    NanAfter(u32),
+}
+
+/// Another device with a [`Fault`].
+pub struct FaultyBackend {
+    inner: Arc<dyn Backend>,
+    watch: Arc<Watch>,
+}
+
+/// What the instances of a [`FaultyBackend`] have seen.
+struct Watch {
+    fault: Fault,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Times a sequence was computed from its first position.
+    starts: usize,
+    /// Rows of each sequence in each step.
+    steps: Vec<Vec<u32>>,
+    /// Sequences so far, by the first KV block they have now.
+    lives: HashMap<u32, usize>,
+    /// The sequence that wrote a block last.
+    owners: HashMap<u32, usize>,
+    /// Blocks that have had several.
+    used: HashSet<u32>,
+}
+
+impl FaultyBackend {
+    /// `inner` with a fault.
+    pub fn new(inner: Arc<dyn Backend>, fault: Fault) -> FaultyBackend {
+        FaultyBackend { inner, watch: Arc::new(Watch { fault, seen: Mutex::default() }) }
+    }
+
+    /// Times a sequence was computed from its first position: more than there are sequences when some were preempted.
+    pub fn starts(&self) -> usize {
+        self.watch.seen().starts
+    }
+
+    /// Of every step so far, the rows of each sequence in it.
+    pub fn steps(&self) -> Vec<Vec<u32>> {
+        self.watch.seen().steps.clone()
+    }
+}
+
+impl Watch {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for FaultyBackend {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn description(&self) -> String {
+        format!("{} with a fault: {:?}", self.inner.description(), self.watch.fault)
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.inner.memory_limit()
+    }
+
+    fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
+        self.inner.weight(desc, source)
+    }
+
+    fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
+        self.inner.state(desc)
+    }
+
+    fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
+        let inner = self.inner.compile(graph, options)?;
+        Ok(Arc::new(FaultyPlan { inner, watch: self.watch.clone() }))
+    }
+}
+
+struct FaultyPlan {
+    inner: Arc<dyn Plan>,
+    watch: Arc<Watch>,
+}
+
+impl Plan for FaultyPlan {
+    fn report(&self) -> &PlanReport {
+        self.inner.report()
+    }
+
+    fn instance(&self, bindings: &Bindings) -> Result<Box<dyn Instance>, DeviceError> {
+        let inner = self.inner.instance(bindings)?;
+        let watch = self.watch.clone();
+        Ok(Box::new(FaultyInstance { inner, watch, changes: vec![], logits: OnceLock::new() }))
+    }
+}
+
+struct FaultyInstance {
+    inner: Box<dyn Instance>,
+    watch: Arc<Watch>,
+    /// For each row of logits of the latest step, whether it is changed.
+    changes: Vec<bool>,
+    logits: OnceLock<Vec<f32>>,
+}
+
+/// The rows of a sequence in a step.
+struct Segment {
+    first: usize,
+    len: usize,
+    pages: Vec<u32>,
+}
+
+fn input<'a>(step: &StepInputs<'a>, name: &str) -> &'a [u32] {
+    step.inputs.iter().find(|(n, _)| *n == name).map_or(&[], |(_, values)| *values)
+}
+
+/// The sequences of a step, with the blocks that hold their positions so far.
+fn segments(step: &StepInputs) -> Vec<Segment> {
+    let (extents, pages, pos) = (input(step, "extents"), input(step, "pages"), input(step, "pos"));
+    let width = pages.len().checked_div(extents.len()).unwrap_or(0);
+    let mut first = 0;
+    let segment = |(i, extent): (usize, &u32)| {
+        let len = *extent as usize;
+        let blocks = pos[first..first + len].last().map_or(0, |p| *p as usize / KV_BLOCK + 1);
+        let pages = pages[i * width..(i + 1) * width].iter().take(blocks).copied().collect();
+        first += len;
+        Segment { first: first - len, len, pages }
+    };
+    extents.iter().enumerate().map(segment).collect()
+}
+
+impl Seen {
+    /// Records the sequences of a step; for each, whether it lies in blocks that another one had.
+    fn record(&mut self, pos: &[u32], segments: &[Segment]) -> Vec<bool> {
+        self.steps.push(segments.iter().map(|s| s.len as u32).collect());
+        let mut in_used = vec![];
+        for s in segments {
+            if s.len > 0 && pos[s.first] == 0 {
+                self.starts += 1;
+                s.pages.first().map(|page| self.lives.insert(*page, self.starts));
+            }
+            let life = s.pages.first().and_then(|page| self.lives.get(page)).copied().unwrap_or(0);
+            for page in &s.pages {
+                if self.owners.insert(*page, life).is_some_and(|before| before != life) {
+                    self.used.insert(*page);
+                }
+            }
+            in_used.push(s.pages.iter().any(|page| self.used.contains(page)));
+        }
+        in_used
+    }
+}
+
+impl Instance for FaultyInstance {
+    fn encode(&mut self, step: &StepInputs) -> Result<Encoded, DeviceError> {
+        let (pos, segments) = (input(step, "pos"), segments(step));
+        let ids = input(step, "ids");
+        let in_used = self.watch.seen().record(pos, &segments);
+        let changed = |row: u32| {
+            let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
+            at.is_some_and(|at| match self.watch.fault {
+                Fault::None | Fault::SeesChunk | Fault::SeesBlock => false,
+                Fault::Always => true,
+                Fault::KnowsNeighbours => segments.len() > 1,
+                Fault::KnowsPlace => segments[at].first > 0,
+                Fault::KnowsHistory => in_used[at],
+                Fault::NanAfter(token) => ids[row as usize] == token,
+            })
+        };
+        self.changes = input(step, "out_rows").iter().map(|row| changed(*row)).collect();
+        self.logits = OnceLock::new();
+
+        let mut until = input(step, "until").to_vec();
+        for s in &segments {
+            for row in s.first..s.first + s.len {
+                match self.watch.fault {
+                    Fault::SeesChunk => until[row] = pos[s.first + s.len - 1] + 1,
+                    Fault::SeesBlock => until[row] = (pos[row] + 1).next_multiple_of(KV_BLOCK as u32),
+                    _ => {}
+                }
+            }
+        }
+        let replaced = step.inputs.iter().map(|(n, v)| (*n, if *n == "until" { &until[..] } else { *v }));
+        let inputs: Vec<(&str, &[u32])> = replaced.collect();
+        self.inner.encode(&StepInputs { inputs: &inputs, ..*step })
+    }
+
+    fn submit(&mut self, encoded: Encoded) -> Fence {
+        self.inner.submit(encoded)
+    }
+
+    fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
+        let values = self.inner.output(name)?;
+        if name != "logits" || !self.changes.contains(&true) {
+            return Ok(values);
+        }
+        Ok(self.logits.get_or_init(|| {
+            let mut changed = values.to_vec();
+            let width = values.len() / self.changes.len();
+            for (row, _) in self.changes.iter().enumerate().filter(|(_, changed)| **changed) {
+                let logit = &mut changed[row * width];
+                *logit = match self.watch.fault {
+                    Fault::NanAfter(_) => f32::NAN,
+                    _ => f32::from_bits(logit.to_bits() ^ 1),
+                };
+            }
+            changed
+        }))
+    }
+}

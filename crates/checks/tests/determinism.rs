@@ -1,0 +1,47 @@
+//! The same bits on the CPU whatever else happens, for every family, in both precisions, and the suite can fail.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cpu::{CpuBackend, CpuOptions};
+use graph::backend::{Backend, Precision};
+use gristmill_checks::determinism::{Options, Report, run};
+use gristmill_checks::goldens::CASES;
+use gristmill_checks::open_model;
+use gristmill_checks::quantise::{FORMATS, quantised};
+use models::Model;
+
+fn golden(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/goldens-gguf/{case}.gguf"))
+}
+
+fn cpu(threads: usize) -> Arc<dyn Backend> {
+    Arc::new(CpuBackend::new(CpuOptions { threads, isa: None }).unwrap())
+}
+
+fn check(name: &str, model: &Arc<Model>, options: &Options) -> Report {
+    let report = run(&cpu, model, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    println!("{name}: {report}");
+    assert!(report.passed(), "{name}: {report}");
+    report
+}
+
+#[test]
+fn every_family_in_exact_precision() {
+    for case in CASES {
+        check(case, &open_model(&golden(case)).unwrap(), &Options::new(Precision::Exact));
+    }
+}
+
+#[test]
+fn every_family_in_every_block_format_in_fast_precision() {
+    for case in CASES {
+        let model = open_model(&golden(case)).unwrap();
+        for format in FORMATS {
+            let model = quantised(model.checkpoint(), format).unwrap();
+            // That the comparisons can fail is shown once.
+            let options = Options { controls: case == &CASES[0], ..Options::new(Precision::Fast) };
+            check(&format!("{case} {format}"), &model, &options);
+        }
+    }
+}

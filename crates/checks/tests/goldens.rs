@@ -1,0 +1,42 @@
+//! The models answer as an independent implementation does, from both containers, and the check can fail.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cpu::isa::CpuIsa;
+use cpu::{CpuBackend, CpuOptions};
+use graph::backend::Backend;
+use gristmill_checks::goldens::{CASES, Report, check_case};
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
+}
+
+fn backend(isa: CpuIsa) -> Arc<dyn Backend> {
+    Arc::new(CpuBackend::new(CpuOptions { threads: 1, isa: Some(isa) }).unwrap())
+}
+
+fn check_all(isa: CpuIsa) {
+    let backend = backend(isa);
+    let check = |checkpoint: &Path, case: &str| {
+        let golden = tests().join("goldens").join(case);
+        check_case(backend.clone(), checkpoint, &golden).unwrap_or_else(|e| panic!("{case}: {e}"))
+    };
+    let mut reports: Vec<Report> = vec![];
+    for case in CASES {
+        reports.push(check(&tests().join("goldens").join(case), case));
+        reports.push(check(&tests().join(format!("goldens-gguf/{case}.gguf")), case));
+    }
+    reports.iter().for_each(|r| println!("{r}"));
+    assert!(reports.iter().all(Report::passed));
+}
+
+#[test]
+fn goldens_on_the_best_instruction_set() {
+    check_all(CpuIsa::detect());
+}
+
+#[test]
+fn goldens_on_scalar_code() {
+    check_all("scalar".parse().unwrap());
+}

@@ -1,0 +1,7 @@
+//! Requests in an engine: order, limits, cancelling, preemption, failures.
+
+mod desk;
+mod limits;
+mod mixes;
+mod order;
+mod recurrent;

@@ -1,0 +1,107 @@
+//! Random mixes of requests: each gets what it gets alone, or was cancelled.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+use gristmill_engine::EngineOptions;
+use proptest::prelude::*;
+
+use crate::desk::{Answer, Desk, alone, generate, pool_of, prompt, score};
+use checks::faults::Fault;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Ask {
+    len: usize,
+    salt: u32,
+    /// Tokens to generate; `None` scores the last half of the prompt.
+    tokens: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    ask: Ask,
+    /// Rounds of events to wait before it is submitted.
+    wait: usize,
+    /// Rounds after which it is cancelled.
+    cancel: Option<usize>,
+}
+
+fn request(ask: Ask) -> gristmill_engine::Request {
+    let tokens = prompt(ask.len, ask.salt);
+    match ask.tokens {
+        Some(n) => generate(tokens, n),
+        None => score(tokens, ask.len / 2),
+    }
+}
+
+/// Answers alone, made once.
+fn expected(case: &'static str, ask: Ask) -> Answer {
+    static KNOWN: LazyLock<Mutex<HashMap<(&'static str, Ask), Answer>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap();
+    let options = EngineOptions { context: Some(96), ..EngineOptions::default() };
+    known.entry((case, ask)).or_insert_with(|| alone(case, request(ask), options)).clone()
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    let len = prop::sample::select(vec![1usize, 5, 15, 16, 17, 40, 64, 70]);
+    let tokens = prop::option::weighted(0.8, prop::sample::select(vec![1usize, 3, 18]));
+    let ask = (len, 0..3u32, tokens).prop_map(|(len, salt, tokens)| Ask { len, salt, tokens });
+    let cancel = prop::option::weighted(0.2, 0..5usize);
+    (ask, 0..3usize, cancel).prop_map(|(ask, wait, cancel)| Turn { ask, wait, cancel })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_answer_is_that_given_alone(
+        turns in prop::collection::vec(turn(), 1..9),
+        case in prop::sample::select(vec!["llama", "mistral", "lfm2"]),
+        max_sequences in 1..6usize,
+        chunk in prop::sample::select(vec![1usize, 7, 16, 64, 512]),
+        blocks in 6..20usize,
+    ) {
+        let base = EngineOptions { context: Some(96), max_sequences, chunk, ..EngineOptions::default() };
+        let bytes = Desk::on(case, Fault::None, base.clone()).bytes_of(blocks);
+        let mut desk = Desk::on(case, Fault::None, EngineOptions { cache_bytes: Some(bytes), ..base });
+        let (mut ids, mut cancels, mut round) = (vec![], vec![], 0);
+        let mut rounds = |desk: &mut Desk, cancels: &mut Vec<(usize, _)>, n: usize| {
+            for _ in 0..n {
+                let more = desk.advance();
+                round += 1;
+                for (_, id) in cancels.extract_if(.., |(at, _)| *at <= round) {
+                    desk.engine.cancel(id);
+                }
+                if !more {
+                    break;
+                }
+            }
+            round
+        };
+        for turn in &turns {
+            let now = rounds(&mut desk, &mut cancels, turn.wait);
+            let id = desk.submit(request(turn.ask));
+            ids.push(id);
+            cancels.extend(turn.cancel.map(|after| (now + after, id)));
+        }
+        rounds(&mut desk, &mut cancels, 100_000);
+        prop_assert!(desk.engine.is_idle());
+        for (turn, id) in turns.iter().zip(ids) {
+            let want = expected(case, turn.ask);
+            let got = desk.answers.get(&id).cloned().unwrap_or_default();
+            if turn.cancel.is_none() || got.end.is_some() {
+                prop_assert_eq!(got, want);
+            } else {
+                // Cancelled on the way: what there is, is the beginning.
+                prop_assert!(want.tokens.starts_with(&got.tokens));
+                prop_assert!(got.logits.iter().all(|(at, row)| want.logits.get(at) == Some(row)));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_pools_of_these_tests_are_as_small_as_they_say() {
+    let options = EngineOptions { context: Some(96), ..EngineOptions::default() };
+    assert_eq!(Desk::new(pool_of(7, options)).engine.cache_size().blocks, 7);
+}
