@@ -1,2 +1,25 @@
-//! Chores of the repository: `cargo xtask full` and friends.
-fn main() {}
+//! Chores of the repository.
+//!
+//! - `cargo xtask rules` checks what the compiler cannot: who may know whom, and where names and choices belong.
+//! - `cargo xtask mutate [TEXT]` breaks the code in one place after the other and shows that the suites notice; with a
+//!   text, only the mutations with it in their names.
+//! - `cargo xtask full` runs everything that takes long and prints a table.
+
+mod full;
+mod mutate;
+mod mutations;
+mod rules;
+mod tree;
+
+use anyhow::{Result, bail};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["rules"] => rules::run(),
+        ["mutate"] => mutate::run(""),
+        ["mutate", filter] => mutate::run(filter),
+        ["full"] => full::run(),
+        _ => bail!("usage: cargo xtask rules | mutate [TEXT] | full"),
+    }
+}

@@ -1,0 +1,144 @@
+//! Published checkpoints against answers computed in float32 from their dequantised weights.
+//!
+//! The answers are a JSON file: `text_ids` and `text_nll` (negative log-likelihood of every id of a text but the first,
+//! all in one window), `prompts` with `ids`, the `greedy` continuation and its `gap` between the best two logits.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::{Engine, EngineOptions, Event, Request, Task};
+use graph::backend::{Backend, Precision};
+use models::Model;
+use serde::Deserialize;
+
+use crate::drive::drive;
+use crate::error::CheckError;
+
+/// A greedy choice counts where the best two logits of the answer are further apart.
+const CLEAR: f64 = 0.5;
+
+#[derive(Deserialize)]
+struct Answers {
+    prompts: Vec<Prompt>,
+    text_ids: Vec<u32>,
+    text_nll: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    ids: Vec<u32>,
+    greedy: Vec<u32>,
+    gap: Vec<f64>,
+}
+
+/// What was found of one checkpoint in one precision.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// Kernel class.
+    pub precision: Precision,
+    /// Perplexity of the text.
+    pub perplexity: f64,
+    /// The one expected.
+    pub expected: f64,
+    /// Greedy choices that were clear.
+    pub clear: usize,
+    /// Of these, the ones made otherwise.
+    pub wrong: usize,
+}
+
+impl Report {
+    /// Relative distance of the perplexities.
+    pub fn deviation(&self) -> f64 {
+        (self.perplexity / self.expected - 1.0).abs()
+    }
+
+    /// True when the perplexity is within 0.1 % (exact) or 1 % (fast) and every clear choice is the same.
+    pub fn passed(&self) -> bool {
+        let bound = if self.precision == Precision::Exact { 1e-3 } else { 1e-2 };
+        self.deviation() <= bound && self.wrong == 0 && self.clear > 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { precision, perplexity, expected, clear, wrong } = self;
+        let percent = 100.0 * self.deviation();
+        write!(
+            f,
+            "{precision:?}: perplexity {perplexity:.4} ({expected:.4} in float32, {percent:.3} % off), \
+             {wrong} of {clear} clear greedy choices differ"
+        )
+    }
+}
+
+/// Checks a model against the answers in a file.
+///
+/// # Errors
+/// A file that is missing or damaged, a model or device that cannot be used.
+pub fn check(
+    backend: Arc<dyn Backend>,
+    model: Arc<Model>,
+    answers: &Path,
+    precision: Precision,
+) -> Result<Report, CheckError> {
+    let wrong = |e: &dyn fmt::Display| CheckError::Case { path: answers.to_owned(), problem: e.to_string() };
+    let json = std::fs::read(answers).map_err(|e| wrong(&e))?;
+    let answers: Answers = serde_json::from_slice(&json).map_err(|e| wrong(&e))?;
+    let options = EngineOptions {
+        precision: Some(precision),
+        context: Some(answers.text_ids.len().max(256)),
+        max_sequences: 1,
+        ..EngineOptions::default()
+    };
+    let vocab = model.info().vocab;
+    let mut engine = Engine::new(model, backend, &options, &mut |_, _| {})?;
+
+    let mut total = 0.0;
+    score(&mut engine, &answers.text_ids, 0, vocab, |position, row| {
+        // The last id predicts nothing that is known.
+        if let Some(next) = answers.text_ids.get(position + 1) {
+            total += negative_log_likelihood(row, *next as usize);
+        }
+    })?;
+    let mean = |sum: f64| (sum / answers.text_nll.len() as f64).exp();
+    let (perplexity, expected) = (mean(total), mean(answers.text_nll.iter().sum()));
+
+    let (mut clear, mut differ) = (0, 0);
+    for prompt in &answers.prompts {
+        let ids = [&prompt.ids[..], &prompt.greedy].concat();
+        let first = prompt.ids.len() - 1;
+        score(&mut engine, &ids, first, vocab, |position, row| {
+            let step = position - first;
+            if prompt.gap.get(step).is_some_and(|gap| *gap > CLEAR) {
+                let best = row.iter().enumerate().fold(0, |b, (i, v)| if *v > row[b] { i } else { b });
+                clear += 1;
+                differ += usize::from(best != prompt.greedy[step] as usize);
+            }
+        })?;
+    }
+    Ok(Report { precision, perplexity, expected, clear, wrong: differ })
+}
+
+/// Calls `each` with the position and logits of every row from `from` on.
+fn score(
+    engine: &mut Engine,
+    ids: &[u32],
+    from: usize,
+    vocab: usize,
+    mut each: impl FnMut(usize, &[f32]),
+) -> Result<(), CheckError> {
+    engine.submit(Request { prompt: ids.to_vec(), task: Task::Score { from } })?;
+    drive(engine, |event| {
+        if let Event::Scores { first, logits, .. } = event {
+            logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| each(first + i, row));
+        }
+        matches!(event, Event::Finished { .. })
+    })
+}
+
+fn negative_log_likelihood(row: &[f32], target: usize) -> f64 {
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|v| f64::from(v - largest).exp()).sum();
+    sum.ln() - f64::from(row[target] - largest)
+}

@@ -1,0 +1,32 @@
+//! Published checkpoints, which are not in the repository: `GRISTMILL_MODELS` holds GGUF files, `GRISTMILL_ANSWERS` JSON
+//! files of the same names.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cpu::{CpuBackend, CpuOptions};
+use graph::backend::Precision;
+use gristmill_checks::{open_model, real};
+
+#[test]
+fn perplexity_and_clear_choices() {
+    let directory = |name| std::env::var_os(name).map(PathBuf::from);
+    let (Some(models), Some(answers)) = (directory("GRISTMILL_MODELS"), directory("GRISTMILL_ANSWERS")) else {
+        println!("GRISTMILL_MODELS and GRISTMILL_ANSWERS are not set: nothing was checked");
+        return;
+    };
+    let backend = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    let (mut seen, mut failed) = (0, false);
+    let files = std::fs::read_dir(&answers).unwrap().map(|entry| entry.unwrap().path());
+    for file in files.filter(|p| p.extension().is_some_and(|e| e == "json")) {
+        let gguf = models.join(file.with_extension("gguf").file_name().unwrap());
+        let model = open_model(&gguf).unwrap_or_else(|e| panic!("{e}"));
+        for precision in [Precision::Fast, Precision::Exact] {
+            let report = real::check(backend.clone(), model.clone(), &file, precision).unwrap();
+            println!("{}: {report}", gguf.display());
+            failed |= !report.passed();
+        }
+        seen += 1;
+    }
+    assert!(seen > 0 && !failed);
+}

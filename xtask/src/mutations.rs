@@ -1,0 +1,148 @@
+//! The ways to break the code that the suites must notice.
+
+/// A change of one place.
+pub(crate) struct Mutation {
+    /// What is broken.
+    pub(crate) name: &'static str,
+    /// Path from the root.
+    pub(crate) file: &'static str,
+    /// Text that is there exactly once.
+    pub(crate) old: &'static str,
+    /// What replaces it.
+    pub(crate) new: &'static str,
+}
+
+const fn mutation(name: &'static str, file: &'static str, old: &'static str, new: &'static str) -> Mutation {
+    Mutation { name, file, old, new }
+}
+
+/// Ordered by crate, so that few crates are built again from one to the next.
+pub(crate) const MUTATIONS: &[Mutation] = &[
+    mutation(
+        "a row does not see itself",
+        "crates/engine/src/step.rs",
+        "segment.start as u32 + 1..end as u32 + 1",
+        "segment.start as u32..end as u32",
+    ),
+    mutation(
+        "a preempted sequence keeps what it gave up",
+        "crates/engine/src/sequence.rs",
+        "self.done = 0;",
+        "",
+    ),
+    mutation(
+        "a slot is never given back",
+        "crates/engine/src/cache.rs",
+        "self.free_slots.extend(holding.slot.take());",
+        "",
+    ),
+    mutation("the state of a chunk is not kept", "crates/engine/src/step.rs", "*last = slot;", ""),
+    mutation(
+        "a prompt is cut anywhere in a recurrent model",
+        "crates/engine/src/scheduler.rs",
+        "if budget.recurrent {\n                len",
+        "if false {\n                len",
+    ),
+    mutation(
+        "the residual is left out",
+        "crates/models/src/blocks.rs",
+        "self.b.add(x, ffn(self.norm(&format!(\"blk.{layer}.ffn_norm\"), hidden, x)))",
+        "ffn(self.norm(&format!(\"blk.{layer}.ffn_norm\"), hidden, x))",
+    ),
+    mutation(
+        "the one of Gemma's norms is not added",
+        "crates/models/src/weights.rs",
+        "values.iter_mut().for_each(|v| *v += 1.0);",
+        "",
+    ),
+    mutation(
+        "rows of queries and keys are left interleaved",
+        "crates/models/src/weights.rs",
+        "Some(head) if !vector => interleaved(within, head),",
+        "Some(_) if !vector => within,",
+    ),
+    mutation(
+        "queries and keys are not normed",
+        "crates/models/src/blocks.rs",
+        "if a.qk_norm {",
+        "if false {",
+    ),
+    mutation(
+        "epsilon outside the root",
+        "crates/cpu/src/vector/norm.rs",
+        "(1.0 / (f64::from(squares) / n as f64 + f64::from(eps)).sqrt()) as f32",
+        "(1.0 / ((f64::from(squares) / n as f64).sqrt() + f64::from(eps))) as f32",
+    ),
+    mutation(
+        "rotary pairs the wrong way round",
+        "crates/cpu/src/vector/rope.rs",
+        "let (a, b) = (s.load(x.add(i)), s.load(x.add(half + i)));",
+        "let (b, a) = (s.load(x.add(i)), s.load(x.add(half + i)));",
+    ),
+    mutation(
+        "a window one key too wide",
+        "crates/cpu/src/attention.rs",
+        "(u64::from(self.pos[row]) + 1).saturating_sub(window.into())",
+        "u64::from(self.pos[row]).saturating_sub(window.into())",
+    ),
+    mutation(
+        "the last partial block is dropped",
+        "crates/cpu/src/attention.rs",
+        "let until = self.until[row] as usize;",
+        "let until = self.until[row] as usize / BLOCK * BLOCK;",
+    ),
+    mutation(
+        "the wrong kv head is read",
+        "crates/cpu/src/attention/kernel.rs",
+        "attention.kv.cell(block, tile.kv_head)",
+        "attention.kv.cell(block, 0)",
+    ),
+    mutation(
+        "the pages of the first sequence serve all",
+        "crates/cpu/src/attention/cache.rs",
+        "self.pages[seq as usize * self.per_seq + index]",
+        "self.pages[seq as usize * 0 + index]",
+    ),
+    mutation(
+        "a running sum is not scaled to the new maximum",
+        "crates/cpu/src/attention/kernel.rs",
+        "*l *= first;",
+        "let _ = first;",
+    ),
+    mutation(
+        "splits merge in an order that depends on the threads",
+        "crates/cpu/src/attention/kernel.rs",
+        "for split in 0..splits.len() {",
+        "for split in (0..splits.len()).rev() {",
+    ),
+    mutation(
+        "a new sequence starts from a stale slot",
+        "crates/cpu/src/vector/conv.rs",
+        "if extent > 0 && pos[row] > 0 {",
+        "if extent > 0 {",
+    ),
+    mutation(
+        "the state of a convolution is one row late",
+        "crates/cpu/src/vector/conv.rs",
+        "&ring[(t + 2 + age) % taps]",
+        "&ring[(t + 1 + age) % taps]",
+    ),
+    mutation(
+        "of equal experts the last is chosen",
+        "crates/cpu/src/vector/select.rs",
+        ".then(a.cmp(b))",
+        ".then(b.cmp(a))",
+    ),
+    mutation(
+        "chosen experts are not renormalised",
+        "crates/cpu/src/backend/steps.rs",
+        "if renormalise {",
+        "if false && renormalise {",
+    ),
+    mutation(
+        "experts are summed without the last",
+        "crates/cpu/src/backend/steps.rs",
+        "for (slot, &weight) in slots.iter().enumerate() {",
+        "for (slot, &weight) in slots.iter().enumerate().take(slots.len() - 1) {",
+    ),
+];
