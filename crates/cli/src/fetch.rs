@@ -19,7 +19,7 @@ const STAGING: &str = ".fetch-";
 /// The folder for fetched models: the one given, else `gristmill/models` in the user's cache folder.
 pub(crate) fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(dir) = given {
+    if let Some(dir) = given.filter(|dir| !dir.as_os_str().is_empty()) {
         return Ok(dir.to_owned());
     }
     let home = || set("HOME").or_else(|| set("USERPROFILE")).map(|home| home.join(".cache"));

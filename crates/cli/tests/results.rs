@@ -170,7 +170,7 @@ fn inspect_describes_models_and_files_it_cannot_run() {
     assert_eq!(gguf["model"]["architecture"], "llama");
     assert_eq!(gguf["model"]["vocab"], 320);
     assert_eq!(gguf["metadata"]["general.architecture"], "llama");
-    assert_eq!(gguf["metadata"]["tokenizer.ggml.tokens"]["type"], "string");
+    assert_eq!(gguf["metadata"]["tokenizer.ggml.tokens"]["type"], "strings");
     assert!(gguf["memory"]["cache_bytes"].as_u64().unwrap() > 0);
     let folder = json("goldens/llama");
     assert_eq!(folder["model"]["parameters"], gguf["model"]["parameters"]);
