@@ -134,12 +134,12 @@ type Check = fn(&Trial) -> Result<Outcome, CheckError>;
 
 /// Each property, its check, and a fault that the check must see.
 const PROPERTIES: &[(&str, Check, Fault)] = &[
-    ("threads", Trial::threads, Fault::Always),
-    ("chunk size", Trial::chunks, Fault::SeesChunk),
-    ("neighbours", Trial::neighbours, Fault::KnowsNeighbours),
-    ("place in the batch", Trial::places, Fault::KnowsPlace),
-    ("reuse of the cache", Trial::reuse, Fault::SeesBlock),
-    ("preemption", Trial::preemption, Fault::KnowsHistory),
+    ("threads", |t| t.threads(), Fault::Always),
+    ("chunk size", |t| t.chunks(), Fault::SeesChunk),
+    ("neighbours", |t| t.neighbours(), Fault::KnowsNeighbours),
+    ("place in the batch", |t| t.places(), Fault::KnowsPlace),
+    ("reuse of the cache", |t| t.reuse(), Fault::SeesBlock),
+    ("preemption", |t| t.preemption(), Fault::KnowsHistory),
 ];
 
 /// Requests that share an engine, at most.

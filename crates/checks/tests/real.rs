@@ -11,7 +11,8 @@ use gristmill_checks::{open_model, real};
 #[test]
 fn perplexity_and_clear_choices() {
     let directory = |name| std::env::var_os(name).map(PathBuf::from);
-    let (Some(models), Some(answers)) = (directory("GRISTMILL_MODELS"), directory("GRISTMILL_ANSWERS")) else {
+    let (Some(models), Some(answers)) = (directory("GRISTMILL_MODELS"), directory("GRISTMILL_ANSWERS"))
+    else {
         println!("GRISTMILL_MODELS and GRISTMILL_ANSWERS are not set: nothing was checked");
         return;
     };
