@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cpu::isa::CpuIsa;
 use cpu::{CpuBackend, CpuOptions};
 use graph::backend::Backend;
+use gristmill_checks::faults::{Fault, FaultyBackend};
 use gristmill_checks::goldens::{CASES, Report, check_case};
 
 fn tests() -> PathBuf {
@@ -39,4 +40,15 @@ fn goldens_on_the_best_instruction_set() {
 #[test]
 fn goldens_on_scalar_code() {
     check_all("scalar".parse().unwrap());
+}
+
+/// Rows that see later keys go wrong in the first layer.
+#[test]
+fn a_wrong_device_fails_where_it_goes_wrong() {
+    let faulty = Arc::new(FaultyBackend::new(backend(CpuIsa::detect()), Fault::SeesChunk));
+    let golden = tests().join("goldens/llama");
+    let report = check_case(faulty, &golden, &golden).unwrap();
+    assert!(!report.passed());
+    assert_eq!(report.first_failure().unwrap().name, "hidden.1", "{report}");
+    assert!(report.to_string().contains("first out of bounds: hidden.1"), "{report}");
 }
