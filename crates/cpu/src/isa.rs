@@ -122,6 +122,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// The bits of each f32.
     fn bits(self, a: Self::F) -> Self::I;
     /// The f32 of each bit pattern.
+    #[allow(clippy::wrong_self_convention, reason = "the token is not what is converted")]
     fn from_bits(self, a: Self::I) -> Self::F;
 
     // 32-bit integer lanes (wrapping)

@@ -5,9 +5,17 @@
 //! alone, not on the number of tokens, the split, the threads or the instruction set.
 
 mod codes;
+#[allow(
+    clippy::needless_range_loop,
+    reason = "tiles are indexed by group and token in several arrays at once"
+)]
 mod format;
 #[cfg(test)]
 mod tests;
+#[allow(
+    clippy::needless_range_loop,
+    reason = "tiles are indexed by group and token in several arrays at once"
+)]
 mod tile;
 
 use crate::isa::{Isa, Kernel, VIRTUAL_LANES};
@@ -337,12 +345,18 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         for (t, x) in x.iter_mut().enumerate() {
             *x = rows.activations(self.at + t);
         }
+        // Where the next tile's groups lie, to prefetch from while one token reads weights from memory. Measured on Zen 1: Q4_K
+        // 8.4 -> 11.3 GB/s a thread, Q4_1 10.1 -> 12.3, Q8_0 12.0 -> 14.2, Q6_K 8.8 -> 10.0. A fixed distance of 2 or 8 KiB lost
+        // on Q6_K: it reaches what the tile's other stream loads anyway. Past the matrix pages are not mapped, and a
+        // prefetch there walks the page tables in vain: five times slower on a small matrix.
+        let next = self.group + 2 * G <= matrix.groups();
+        let ahead = if next { G * matrix.group_bytes() } else { 0 };
         // SAFETY: a lane group holds `k` weights of its rows, packed for this instruction set; `Rows::new` checked that the
         // rows of activations exist, and `Product::run` that their form fits `K`.
-        let sums = unsafe { K::sums::<S, G, T>(s, w, x, matrix.k(), matrix.block_bytes()) };
-        for g in 0..G {
-            for t in 0..T {
-                self.product.store(s, self.group + g, rows.output(self.at + t), sums[g][t]);
+        let sums = unsafe { K::sums::<S, G, T>(s, w, x, matrix.k(), matrix.block_bytes(), ahead) };
+        for (g, sums) in sums.into_iter().enumerate() {
+            for (t, sum) in sums.into_iter().enumerate() {
+                self.product.store(s, self.group + g, rows.output(self.at + t), sum);
             }
         }
     }

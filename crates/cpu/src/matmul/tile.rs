@@ -10,7 +10,8 @@ pub(super) trait Tile {
     /// Running sums in registers for each row and token.
     const SUMS: usize;
 
-    /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`.
+    /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`. The weights that come next
+    /// lie `ahead` bytes after each `w`.
     ///
     /// # Safety
     /// Each `w` must point at `k` weights of [`Isa::LANES`] packed rows, each `x` at `k` activations of the tile's form;
@@ -21,6 +22,7 @@ pub(super) trait Tile {
         x: [*const u8; T],
         k: usize,
         block_bytes: usize,
+        ahead: usize,
     ) -> [[S::F; T]; G];
 }
 
@@ -86,14 +88,10 @@ impl<F: Format> Tile for Fast<F> {
         mut x: [*const u8; T],
         k: usize,
         block_bytes: usize,
+        ahead: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
-        // The lane groups that the next tile reads; a hint may point past the end. Measured on Zen 1, one token from memory:
-        // Q4_K 8.4 -> 11.3 GB/s a thread, Q4_1 10.1 -> 12.3, Q8_0 12.0 -> 14.2, Q6_K 8.8 -> 10.0. A fixed distance of 2 or
-        // 8 KiB lost on Q6_K: it reaches past the group into what the other stream of the tile loads anyway.
-        let blocks = k / (F::SUBS * BLOCK);
-        let ahead = G * blocks * block_bytes;
-        for _ in 0..blocks {
+        for _ in 0..k / (F::SUBS * BLOCK) {
             // SAFETY: the caller vouches for `k` weights and activations; each round passes one block of them.
             unsafe { F::block::<S, G, T>(s, w, x, ahead, &mut acc) };
             for w in &mut w {
@@ -117,6 +115,7 @@ impl<F: Format> Tile for Exact<F> {
         x: [*const u8; T],
         k: usize,
         block_bytes: usize,
+        _ahead: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
         let mut weights = [[s.splat(0.0); BLOCK]; G];
@@ -150,6 +149,7 @@ impl<P: Element> Tile for Plain<P> {
         x: [*const u8; T],
         k: usize,
         _block_bytes: usize,
+        _ahead: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
         for at in 0..k {
