@@ -135,7 +135,7 @@ type Check = fn(&Trial) -> Result<Outcome, CheckError>;
 /// Each property, its check, and a fault that the check must see.
 const PROPERTIES: &[(&str, Check, Fault)] = &[
     ("threads", |t| t.threads(), Fault::Always),
-    ("chunk size", |t| t.chunks(), Fault::SeesChunk),
+    ("chunk size", |t| t.chunks(), Fault::KnowsChunk),
     ("neighbours", |t| t.neighbours(), Fault::KnowsNeighbours),
     ("place in the batch", |t| t.places(), Fault::KnowsPlace),
     ("reuse of the cache", |t| t.reuse(), Fault::SeesBlock),

@@ -21,6 +21,8 @@ pub enum Fault {
     SeesChunk,
     /// Rows see what lies in their last KV block past their own position.
     SeesBlock,
+    /// The last bit of a logit is another where a chunk does not begin its sequence.
+    KnowsChunk,
     /// The last bit of a logit is another where several sequences share a step.
     KnowsNeighbours,
     /// The last bit of a logit is another for sequences that are not first in their step.
@@ -190,6 +192,7 @@ impl Instance for FaultyInstance {
             at.is_some_and(|at| match self.watch.fault {
                 Fault::None | Fault::SeesChunk | Fault::SeesBlock => false,
                 Fault::Always => true,
+                Fault::KnowsChunk => segments[at].len > 1 && pos[segments[at].first] > 0,
                 Fault::KnowsNeighbours => segments.len() > 1,
                 Fault::KnowsPlace => segments[at].first > 0,
                 Fault::KnowsHistory => in_used[at],
