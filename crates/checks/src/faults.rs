@@ -19,10 +19,11 @@ pub enum Fault {
     Always,
     /// Rows see the keys of their whole chunk, also later ones.
     SeesChunk,
+    /// The last bit of a logit is another for rows of chunks longer than a cut of recurrent models. (That rows see later
+    /// keys of their chunk would not do: it need not reach the last row of a prompt.)
+    KnowsChunk,
     /// Rows see what lies in their last KV block past their own position.
     SeesBlock,
-    /// The last bit of a logit is another where a chunk does not begin its sequence.
-    KnowsChunk,
     /// The last bit of a logit is another where several sequences share a step.
     KnowsNeighbours,
     /// The last bit of a logit is another for sequences that are not first in their step.
@@ -191,8 +192,8 @@ impl Instance for FaultyInstance {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
                 Fault::None | Fault::SeesChunk | Fault::SeesBlock => false,
+                Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
                 Fault::Always => true,
-                Fault::KnowsChunk => segments[at].len > 1 && pos[segments[at].first] > 0,
                 Fault::KnowsNeighbours => segments.len() > 1,
                 Fault::KnowsPlace => segments[at].first > 0,
                 Fault::KnowsHistory => in_used[at],

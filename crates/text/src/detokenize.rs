@@ -63,24 +63,18 @@ impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
     }
 
     fn take_complete(&mut self) {
-        let mut rest = self.pending.as_slice();
-        loop {
-            let Err(error) = std::str::from_utf8(rest).map(|text| {
-                self.text.push_str(text);
-                rest = &[];
-            }) else {
-                break;
-            };
-            let (valid, after) = rest.split_at(error.valid_up_to());
-            self.text.push_str(&String::from_utf8_lossy(valid));
-            rest = after;
-            let Some(broken) = error.error_len() else {
-                break;
-            };
-            self.text.push(char::REPLACEMENT_CHARACTER);
-            rest = &rest[broken..];
+        let mut kept = 0;
+        let mut chunks = self.pending.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.text.push_str(chunk.valid());
+            let broken = chunk.invalid();
+            let may_continue = std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
+            if may_continue && chunks.peek().is_none() {
+                kept = broken.len();
+            } else if !broken.is_empty() {
+                self.text.push(char::REPLACEMENT_CHARACTER);
+            }
         }
-        let kept = rest.len();
         self.pending.drain(..self.pending.len() - kept);
     }
 }

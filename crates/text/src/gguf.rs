@@ -96,7 +96,7 @@ impl Tokenizer {
                     Spm::by_merges(&vocab, &file.tokens, &file.merges, unknown, prefix)?
                 };
                 let add_bos = file.add_bos.unwrap_or(file.bos.is_some());
-                finish(file, vocab, Model::Spm(model), add_bos, prefix)
+                finish(file, vocab, Model::Spm(Box::new(model)), add_bos, prefix)
             }
             other => Err(TokenizerError::UnknownModel(other.to_owned())),
         }

@@ -152,7 +152,7 @@ impl Scheme {
         } else if let Some(step) = find("Metaspace") {
             let byte_fallback = find("ByteFallback").is_some();
             Self::Metaspace { byte_fallback, strip_first_space: step["prepend_scheme"] != "never" }
-        } else if steps.iter().any(|step| replaces(&step)) {
+        } else if steps.iter().any(replaces) {
             let strip_first_space = find("Strip").is_some_and(|step| step["start"].as_u64() > Some(0));
             Self::Metaspace { byte_fallback: find("ByteFallback").is_some(), strip_first_space }
         } else if find("WordPiece").is_some() {

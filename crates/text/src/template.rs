@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::io;
 
 /// Work a template may do by default: about as many instructions, or 64 bytes of data each.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 4_000_000;
 /// Bytes a template may write by default.
 const MAX_BYTES: usize = 64 << 20;
 

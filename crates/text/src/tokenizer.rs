@@ -100,7 +100,7 @@ impl SpecialTokens {
 /// The algorithm behind a [`Tokenizer`].
 pub(crate) enum Model {
     Bpe(Box<Bpe>),
-    Spm(Spm),
+    Spm(Box<Spm>),
     Json(Box<JsonModel>),
 }
 

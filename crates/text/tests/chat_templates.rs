@@ -69,8 +69,9 @@ fn work_memory_and_output_are_limited() {
         "{% set ns = namespace(x='x') %}{% for a in range(9999) %}{% set ns.x = ns.x.replace('x', 'xxxx') %}{% endfor %}",
     ];
     for template in hostile {
-        let error = render(template, &user("x")).unwrap_err();
-        assert!(matches!(error, TemplateError::OutOfFuel { .. }), "{template}: {error}");
+        let template = ChatTemplate::new(template).unwrap().with_limits(100_000, 1 << 20);
+        let error = template.render(&user("x"), &RenderOptions::default()).unwrap_err();
+        assert!(matches!(error, TemplateError::OutOfFuel { .. }), "{template:?}: {error}");
     }
     let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     assert!(render(recursion, &user("x")).is_err());

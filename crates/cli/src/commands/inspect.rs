@@ -120,7 +120,7 @@ fn print_text(
                     MetaValue::Array(array) if array.len() > LONG => {
                         format!("[{} x {}]", array.len(), array.type_name())
                     }
-                    MetaValue::String(text) => cut(&text.escape_debug().to_string()),
+                    MetaValue::String(text) => cut(&one_line(text)),
                     other => to_json(other).to_string(),
                 };
                 writeln!(out, "  {key} = {shown}")?;
@@ -267,7 +267,7 @@ fn to_json(value: &MetaValue) -> Value {
         MetaValue::I32(x) => json!(x),
         MetaValue::U64(x) => json!(x),
         MetaValue::I64(x) => json!(x),
-        MetaValue::F32(x) => json!(x),
+        MetaValue::F32(x) => json!(shortest(*x)),
         MetaValue::F64(x) => json!(x),
         MetaValue::Bool(x) => json!(x),
         MetaValue::String(x) => json!(x),
@@ -288,12 +288,24 @@ fn array_to_json(array: &Array) -> Value {
         Array::I32(x) => json!(x),
         Array::U64(x) => json!(x),
         Array::I64(x) => json!(x),
-        Array::F32(x) => json!(x),
+        Array::F32(x) => x.iter().map(|x| json!(shortest(*x))).collect(),
         Array::F64(x) => json!(x),
         Array::Bool(x) => json!(x),
         Array::String(x) => x.iter().map(Value::from).collect(),
         Array::Array(x) => x.iter().map(array_to_json).collect(),
     }
+}
+
+/// The number with the fewest digits that is this f32: JSON numbers are f64, where 0.1f32 has sixteen.
+fn shortest(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
+/// The text without line breaks and other control characters.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
 }
 
 /// A long text, cut to a line.
@@ -319,6 +331,8 @@ mod tests {
         let long = MetaValue::Array(Array::U32((0..9).collect()));
         assert_eq!(to_json(&long), json!({ "type": "u32", "length": 9 }));
         assert_eq!(to_json(&MetaValue::Array(Array::U32(vec![1, 2]))), json!([1, 2]));
+        assert_eq!(to_json(&MetaValue::F32(1e-5)).to_string(), "1e-5");
+        assert_eq!(one_line("it's\n\tso"), "it's\\n\\tso");
         assert_eq!(cut("short"), "short");
         assert!(cut(&"é".repeat(200)).ends_with("... (200 characters)"));
     }

@@ -1,5 +1,6 @@
 //! `gristmill perplexity`: how well a model predicts a text.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -59,10 +60,11 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     })?;
     let mean = total / targets.len() as f64;
     let (ppl, tokens) = (mean.exp(), targets.len() + 1);
+    let mut out = std::io::stdout().lock();
     if args.json {
-        println!("{}", json!({ "ppl": ppl, "nll": mean, "tokens": tokens, "scored": targets.len() }));
+        writeln!(out, "{}", json!({ "ppl": ppl, "nll": mean, "tokens": tokens, "scored": targets.len() }))?;
     } else {
-        println!("ppl {ppl:.4}  nll {mean:.6}  tokens {tokens} ({} scored)", targets.len());
+        writeln!(out, "ppl {ppl:.4}  nll {mean:.6}  tokens {tokens} ({} scored)", targets.len())?;
     }
     Ok(())
 }

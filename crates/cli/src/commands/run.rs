@@ -33,8 +33,6 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     ignore_eos: bool,
     #[command(flatten)]
-    sampling: SamplingArgs,
-    #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
@@ -42,6 +40,8 @@ pub(crate) struct RunArgs {
     threads: ThreadArgs,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// How tokens are chosen.

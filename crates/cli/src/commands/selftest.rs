@@ -1,5 +1,6 @@
 //! `gristmill selftest`: proof that a device computes what it should.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -31,77 +32,85 @@ pub(crate) struct SelftestArgs {
     threads: ThreadArgs,
 }
 
+/// What came of a suite.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    /// The filter left nothing to run.
+    Empty,
+}
+
 /// Runs the command: every suite, even after one has failed.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let options = DeviceOptions { threads: args.threads.threads.unwrap_or(0), isa: args.device.isa.clone() };
     let backend = open_device(&args.device.device, &options)?;
-    let mut failed = vec![];
-    if !conformance(&*backend, &args.filter) {
-        failed.push("conformance");
+    let mut out = std::io::stdout().lock();
+    let mut verdicts = vec![("conformance", conformance(&mut out, &*backend, &args.filter)?)];
+    if let Some(dir) = &args.goldens {
+        let verdict = try_goldens(&mut out, &*backend, dir, args.goldens_gguf.as_deref(), &args.filter)?;
+        verdicts.push(("goldens", verdict));
     }
-    if let Some(dir) = &args.goldens
-        && !try_goldens(&*backend, dir, args.goldens_gguf.as_deref(), &args.filter)?
-    {
-        failed.push("goldens");
+    if verdicts.iter().all(|(_, v)| *v == Verdict::Empty) {
+        bail!("nothing has `{}` in its name: nothing was run", args.filter);
     }
-    if !failed.is_empty() {
+    verdicts.retain(|(_, v)| *v == Verdict::Failed);
+    if !verdicts.is_empty() {
+        let failed: Vec<&str> = verdicts.iter().map(|(suite, _)| *suite).collect();
         bail!("{} failed: {}", backend.description(), failed.join(", "));
     }
     Ok(())
 }
 
-/// Ops against their references; true when all is well. A filter that leaves no case is no failure.
-fn conformance(backend: &dyn Backend, filter: &str) -> bool {
+/// Ops against their references.
+fn conformance(out: &mut impl Write, backend: &dyn Backend, filter: &str) -> Result<Verdict> {
     let report = conformance::run(backend, |case| case.name().contains(filter));
     if report.rows.is_empty() {
-        return true;
+        return Ok(Verdict::Empty);
     }
-    println!("conformance");
-    print!("{report}");
-    report.passed()
+    writeln!(out, "conformance\n{report}")?;
+    Ok(if report.passed() { Verdict::Passed } else { Verdict::Failed })
 }
 
-/// Whole models against their goldens; true when all is well.
-fn try_goldens(backend: &dyn Backend, dir: &Path, gguf: Option<&Path>, filter: &str) -> Result<bool> {
+/// Whole models against their goldens.
+fn try_goldens(
+    out: &mut impl Write,
+    backend: &dyn Backend,
+    dir: &Path,
+    gguf: Option<&Path>,
+    filter: &str,
+) -> Result<Verdict> {
     let folders = std::fs::read_dir(dir).with_context(|| format!("{} cannot be read", dir.display()))?;
     let folders = folders.flatten().map(|e| e.path()).filter(|p| p.join("expected.json").is_file());
-    let mut folders: Vec<PathBuf> = folders.filter(|p| name(p).contains(filter)).collect();
-    folders.sort();
-    if folders.is_empty() && filter.is_empty() {
+    let mut folders: Vec<PathBuf> = folders.collect();
+    if folders.is_empty() {
         bail!("{} holds no goldens: folders with an expected.json are looked for", dir.display());
     }
-    println!("goldens");
+    folders.retain(|p| name(p).contains(filter));
+    if folders.is_empty() {
+        return Ok(Verdict::Empty);
+    }
+    folders.sort();
+    writeln!(out, "goldens")?;
     let (mut passed, mut wrong, mut skipped) = (0, 0, 0);
     for folder in &folders {
         let file = gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file());
         for checkpoint in [Some(folder.clone()), file].into_iter().flatten() {
-            let title = name(&checkpoint);
-            match goldens::check(backend, folder, &checkpoint) {
+            let (count, words) = match goldens::check(backend, folder, &checkpoint) {
                 Ok(report) if report.failures.is_empty() => {
-                    passed += 1;
-                    println!(
-                        "  {title:<28} ok, {:.0}% of the bound, {} greedy tokens",
-                        100.0 * report.worst(),
-                        report.steps
-                    );
+                    let share = 100.0 * report.worst();
+                    (&mut passed, format!("ok, {share:.0}% of the bound, {} greedy tokens", report.steps))
                 }
-                Ok(report) => {
-                    wrong += 1;
-                    println!("  {title:<28} FAILED: {}", report.failures.join("; "));
-                }
-                Err(GoldenError::Model { problem, .. }) => {
-                    skipped += 1;
-                    println!("  {title:<28} not tried: {problem}");
-                }
-                Err(error) => {
-                    wrong += 1;
-                    println!("  {title:<28} FAILED: {error}");
-                }
-            }
+                Ok(report) => (&mut wrong, format!("FAILED: {}", report.failures.join("; "))),
+                Err(GoldenError::Model { problem, .. }) => (&mut skipped, format!("not tried: {problem}")),
+                Err(error) => (&mut wrong, format!("FAILED: {error}")),
+            };
+            *count += 1;
+            writeln!(out, "  {:<28} {words}", name(&checkpoint))?;
         }
     }
-    println!("  {passed} passed, {wrong} failed, {skipped} not tried (the model is not supported)");
-    Ok(wrong == 0 && (passed > 0 || folders.is_empty()))
+    writeln!(out, "  {passed} passed, {wrong} failed, {skipped} not tried (no model for them)")?;
+    Ok(if wrong == 0 && passed > 0 { Verdict::Passed } else { Verdict::Failed })
 }
 
 fn name(path: &Path) -> String {

@@ -75,7 +75,8 @@ impl Kernel for AllOps<'_> {
                 let mut h = [0u16; VIRTUAL_LANES];
                 s.store_f16(h.as_mut_ptr(), a);
                 put_i(s.bits(s.load_f16(h.as_ptr())));
-                put_i(s.bits(s.load_partial(self.a.as_ptr().add(at), 5)));
+                // Part of the first vector: of later ones, wider vectors have none.
+                put_i(if at == 0 { s.bits(s.load_partial(self.a.as_ptr(), 5)) } else { s.splat_i(0) });
             }
             let x = s.splat_i(i32::from_le_bytes(self.x.map(|v| v as u8)));
             let nibble = s.and_i(w, s.splat_i(0x0f0f_0f0f));

@@ -23,7 +23,8 @@ pub(super) trait Format {
     /// Integer sums that run at once for each row and token in [`Format::block`].
     const SUMS: usize;
 
-    /// Adds a packed block of `G` lane groups times the activations of `T` tokens.
+    /// Adds a packed block of `G` lane groups times the activations of `T` tokens. For one token, which is bound by
+    /// memory, the weights `ahead` bytes further are prefetched.
     ///
     /// # Safety
     /// Each `w` must point at a packed block of the format for [`Isa::LANES`] rows, each `x` at [`Format::SUBS`]
@@ -32,6 +33,7 @@ pub(super) trait Format {
         s: S,
         w: [*const u8; G],
         x: [*const u8; T],
+        ahead: usize,
         acc: &mut [[S::F; T]; G],
     );
 
@@ -81,14 +83,15 @@ unsafe fn dots<S: Isa, C: Codes, const SPLIT: bool, const G: usize, const T: usi
     s: S,
     w: &[*const u8; G],
     x: &[*const u8; T],
+    ahead: usize,
     dot: &mut Halves<S::Dot, G, T>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        step::<S, C, SPLIT, 0, G, T>(s, w, x, dot);
-        step::<S, C, SPLIT, 1, G, T>(s, w, x, dot);
-        step::<S, C, SPLIT, 2, G, T>(s, w, x, dot);
-        step::<S, C, SPLIT, 3, G, T>(s, w, x, dot);
+        step::<S, C, SPLIT, 0, G, T>(s, w, x, ahead, dot);
+        step::<S, C, SPLIT, 1, G, T>(s, w, x, ahead, dot);
+        step::<S, C, SPLIT, 2, G, T>(s, w, x, ahead, dot);
+        step::<S, C, SPLIT, 3, G, T>(s, w, x, ahead, dot);
     }
 }
 
@@ -101,12 +104,16 @@ unsafe fn step<S: Isa, C: Codes, const SPLIT: bool, const J: usize, const G: usi
     s: S,
     w: &[*const u8; G],
     x: &[*const u8; T],
+    ahead: usize,
     dot: &mut Halves<S::Dot, G, T>,
 ) {
     let mut codes = [[s.splat_i(0); 2]; G];
     for g in 0..G {
         // SAFETY: the caller's contract.
         codes[g] = unsafe { C::pair::<S, J>(s, w[g]) };
+        if T == 1 {
+            s.prefetch(w[g].wrapping_add(ahead + J * C::BYTES / 4 * S::LANES));
+        }
     }
     for h in 0..2 {
         let to = if SPLIT { h } else { 0 };
@@ -162,6 +169,7 @@ impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
         s: S,
         w: [*const u8; G],
         x: [*const u8; T],
+        ahead: usize,
         acc: &mut [[S::F; T]; G],
     ) {
         let offset = twice(s, -OFFSET);
@@ -174,7 +182,7 @@ impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
                     dot[t] = start;
                 }
             }
-            dots::<S, C, false, G, T>(s, &moved(w, 2 * S::LANES), &x, &mut dot);
+            dots::<S, C, false, G, T>(s, &moved(w, 2 * S::LANES), &x, ahead, &mut dot);
             for g in 0..G {
                 let d = s.load_f16(w[g].cast());
                 for t in 0..T {
@@ -205,12 +213,13 @@ impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
         s: S,
         w: [*const u8; G],
         x: [*const u8; T],
+        ahead: usize,
         acc: &mut [[S::F; T]; G],
     ) {
         // SAFETY: fields of a packed block and of an activation block: d, m, then the codes.
         unsafe {
             let mut dot = [[[s.dot_zero(); T]; G]; 2];
-            dots::<S, C, SPLIT, G, T>(s, &moved(w, 4 * S::LANES), &x, &mut dot);
+            dots::<S, C, SPLIT, G, T>(s, &moved(w, 4 * S::LANES), &x, ahead, &mut dot);
             for g in 0..G {
                 let (d, m) = (s.load_f16(w[g].cast()), s.load_f16(w[g].add(2 * S::LANES).cast()));
                 for t in 0..T {
@@ -245,6 +254,7 @@ impl Format for Bytes {
         s: S,
         w: [*const u8; G],
         x: [*const u8; T],
+        ahead: usize,
         acc: &mut [[S::F; T]; G],
     ) {
         let mut sum = [[s.splat_i(0); T]; G];
@@ -259,7 +269,11 @@ impl Format for Bytes {
             for j in 0..8 {
                 let mut codes = [s.bytes(s.splat_i(0)); G];
                 for g in 0..G {
-                    codes[g] = s.bytes(s.load_i(w[g].add((2 + 4 * j) * S::LANES)));
+                    let dword = w[g].add((2 + 4 * j) * S::LANES);
+                    codes[g] = s.bytes(s.load_i(dword));
+                    if T == 1 {
+                        s.prefetch(dword.wrapping_add(ahead));
+                    }
                 }
                 for t in 0..T {
                     let x = s.broadcast_i(x[t].add(4 * j));
@@ -310,6 +324,7 @@ impl<C: Codes, const SPLIT: bool> Format for SuperAffine<C, SPLIT> {
         s: S,
         w: [*const u8; G],
         x: [*const u8; T],
+        ahead: usize,
         acc: &mut [[S::F; T]; G],
     ) {
         let mut a = [[s.splat(0.0); T]; G];
@@ -319,7 +334,7 @@ impl<C: Codes, const SPLIT: bool> Format for SuperAffine<C, SPLIT> {
                 let x = moved(x, sub * size_of::<ActBlock>());
                 let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
                 let mut dot = [[[s.dot_zero(); T]; G]; 2];
-                dots::<S, C, SPLIT, G, T>(s, &codes, &x, &mut dot);
+                dots::<S, C, SPLIT, G, T>(s, &codes, &x, ahead, &mut dot);
                 for g in 0..G {
                     let scale = s.scale(s.load_u8(w[g].add((Self::SCALES + sub) * S::LANES)));
                     for t in 0..T {
@@ -380,6 +395,7 @@ impl<C: Codes> Format for SuperSymmetric<C> {
         s: S,
         w: [*const u8; G],
         x: [*const u8; T],
+        ahead: usize,
         acc: &mut [[S::F; T]; G],
     ) {
         let offset = twice(s, -32);
@@ -398,7 +414,7 @@ impl<C: Codes> Format for SuperSymmetric<C> {
                         }
                     }
                 }
-                dots::<S, C, true, G, T>(s, &codes, &x, &mut dot);
+                dots::<S, C, true, G, T>(s, &codes, &x, ahead, &mut dot);
                 for g in 0..G {
                     let scales = w[g].add((Self::SCALES + 2 * sub) * S::LANES);
                     let scales = [s.scale(s.load_i8(scales)), s.scale(s.load_i8(scales.add(S::LANES)))];

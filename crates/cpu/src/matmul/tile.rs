@@ -88,9 +88,14 @@ impl<F: Format> Tile for Fast<F> {
         block_bytes: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
-        for _ in 0..k / (F::SUBS * BLOCK) {
+        // The lane groups that the next tile reads; a hint may point past the end. Measured on Zen 1, one token from memory:
+        // Q4_K 8.4 -> 11.3 GB/s a thread, Q4_1 10.1 -> 12.3, Q8_0 12.0 -> 14.2, Q6_K 8.8 -> 10.0. A fixed distance of 2 or
+        // 8 KiB lost on Q6_K: it reaches past the group into what the other stream of the tile loads anyway.
+        let blocks = k / (F::SUBS * BLOCK);
+        let ahead = G * blocks * block_bytes;
+        for _ in 0..blocks {
             // SAFETY: the caller vouches for `k` weights and activations; each round passes one block of them.
-            unsafe { F::block::<S, G, T>(s, w, x, &mut acc) };
+            unsafe { F::block::<S, G, T>(s, w, x, ahead, &mut acc) };
             for w in &mut w {
                 *w = w.wrapping_add(block_bytes);
             }

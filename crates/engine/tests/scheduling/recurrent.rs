@@ -11,11 +11,17 @@ fn options(chunk: usize) -> EngineOptions {
 
 #[test]
 fn chunks_end_at_cuts_or_at_the_end() {
-    for (chunk, steps) in [(7, vec![64, 64, 64, 8]), (100, vec![64, 64, 72]), (128, vec![128, 72])] {
+    for chunk in [1, 7, 64, 100, 128, 200] {
         let mut desk = Desk::on("lfm2", Fault::None, options(chunk));
         desk.submit(generate(prompt(200, 0), 1));
         desk.finish();
-        assert_eq!(desk.device.steps().concat(), steps, "chunks of {chunk}");
+        let mut end = 0;
+        for rows in desk.device.steps().concat() {
+            end += rows;
+            assert!(end == 200 || end % 64 == 0, "chunks of {chunk}: one ends at {end}");
+            assert!(rows as usize <= chunk.max(64), "chunks of {chunk}: one has {rows} rows");
+        }
+        assert_eq!(end, 200);
     }
 }
 
