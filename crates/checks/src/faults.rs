@@ -17,6 +17,8 @@ pub enum Fault {
     None,
     /// The last bit of a logit is another in every row.
     Always,
+    /// Rows see the keys of their whole chunk, also later ones.
+    SeesChunk,
     /// The last bit of a logit is another for rows of chunks longer than a cut of recurrent models. (That rows see later
     /// keys of their chunk would not do: it need not reach the last row of a prompt.)
     KnowsChunk,
@@ -189,7 +191,7 @@ impl Instance for FaultyInstance {
         let changed = |row: u32| {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
-                Fault::None | Fault::SeesBlock => false,
+                Fault::None | Fault::SeesChunk | Fault::SeesBlock => false,
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
                 Fault::Always => true,
                 Fault::KnowsNeighbours => segments.len() > 1,
@@ -205,6 +207,7 @@ impl Instance for FaultyInstance {
         for s in &segments {
             for row in s.first..s.first + s.len {
                 match self.watch.fault {
+                    Fault::SeesChunk => until[row] = pos[s.first + s.len - 1] + 1,
                     Fault::SeesBlock => until[row] = (pos[row] + 1).next_multiple_of(KV_BLOCK as u32),
                     _ => {}
                 }

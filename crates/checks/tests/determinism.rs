@@ -45,3 +45,10 @@ fn every_family_in_every_block_format_in_fast_precision() {
         }
     }
 }
+
+/// Contexts long enough that their keys are divided over threads and merged.
+#[test]
+fn long_contexts() {
+    let options = Options { prompt: 600, controls: false, ..Options::new(Precision::Exact) };
+    check("llama", &open_model(&golden("llama")).unwrap(), &options);
+}

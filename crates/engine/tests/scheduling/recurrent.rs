@@ -19,7 +19,7 @@ fn chunks_end_at_cuts_or_at_the_end() {
         for rows in desk.device.steps().concat() {
             end += rows;
             assert!(end == 200 || end % 64 == 0, "chunks of {chunk}: one ends at {end}");
-            assert!(rows <= chunk.max(64), "chunks of {chunk}: one has {rows} rows");
+            assert!(rows as usize <= chunk.max(64), "chunks of {chunk}: one has {rows} rows");
         }
         assert_eq!(end, 200);
     }
