@@ -6,7 +6,6 @@
 
 pub mod case;
 pub mod cases;
-pub mod goldens;
 pub mod reference;
 mod report;
 mod run;

@@ -2,19 +2,22 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use checks::determinism::{self, Options};
+use checks::{CheckError, goldens, open_model};
 use clap::Args;
-use conformance::goldens::{self, GoldenError};
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{DeviceOptions, open_device};
+use gristmill::{DeviceOptions, Precision, open_device};
 
 use crate::args::{DeviceArgs, ThreadArgs};
 
 /// Arguments of `selftest`.
 ///
-/// Conformance runs every op with every type in many shapes and compares with the references. Goldens are whole models
-/// with independently computed answers.
+/// Conformance runs every op with every type in many shapes and compares with the references. Given a folder, goldens are
+/// whole models with independently computed answers, and determinism asks each of them the same in many circumstances
+/// and compares bits.
 #[derive(Args, Debug)]
 pub(crate) struct SelftestArgs {
     /// Run only what has this text in its name: `op/type/class` of a case, the folder of a golden
@@ -48,8 +51,12 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mut verdicts = vec![("conformance", conformance(&mut out, &*backend, &args.filter)?)];
     if let Some(dir) = &args.goldens {
-        let verdict = try_goldens(&mut out, &*backend, dir, args.goldens_gguf.as_deref(), &args.filter)?;
-        verdicts.push(("goldens", verdict));
+        let folders = golden_folders(dir, &args.filter)?;
+        let gguf = args.goldens_gguf.as_deref();
+        verdicts.push(("goldens", try_goldens(&mut out, &backend, &folders, gguf)?));
+        let threads =
+            |threads| open_device(&args.device.device, &DeviceOptions { threads, ..options.clone() });
+        verdicts.push(("determinism", try_determinism(&mut out, &threads, &folders)?));
     }
     if verdicts.iter().all(|(_, v)| *v == Verdict::Empty) {
         bail!("nothing has `{}` in its name: nothing was run", args.filter);
@@ -69,17 +76,12 @@ fn conformance(out: &mut impl Write, backend: &dyn Backend, filter: &str) -> Res
         return Ok(Verdict::Empty);
     }
     writeln!(out, "conformance\n{report}")?;
-    Ok(if report.passed() { Verdict::Passed } else { Verdict::Failed })
+    // An op that the device refuses by name is listed, not wrong.
+    Ok(if report.failures.is_empty() { Verdict::Passed } else { Verdict::Failed })
 }
 
-/// Whole models against their goldens.
-fn try_goldens(
-    out: &mut impl Write,
-    backend: &dyn Backend,
-    dir: &Path,
-    gguf: Option<&Path>,
-    filter: &str,
-) -> Result<Verdict> {
+/// The folders that hold a golden and have the filter's text in their name.
+fn golden_folders(dir: &Path, filter: &str) -> Result<Vec<PathBuf>> {
     let folders = std::fs::read_dir(dir).with_context(|| format!("{} cannot be read", dir.display()))?;
     let folders = folders.flatten().map(|e| e.path()).filter(|p| p.join("expected.json").is_file());
     let mut folders: Vec<PathBuf> = folders.collect();
@@ -87,30 +89,92 @@ fn try_goldens(
         bail!("{} holds no goldens: folders with an expected.json are looked for", dir.display());
     }
     folders.retain(|p| name(p).contains(filter));
-    if folders.is_empty() {
-        return Ok(Verdict::Empty);
-    }
     folders.sort();
+    Ok(folders)
+}
+
+/// Whole models against their goldens.
+fn try_goldens(
+    out: &mut impl Write,
+    backend: &Arc<dyn Backend>,
+    folders: &[PathBuf],
+    gguf: Option<&Path>,
+) -> Result<Verdict> {
     writeln!(out, "goldens")?;
-    let (mut passed, mut wrong, mut skipped) = (0, 0, 0);
-    for folder in &folders {
+    let mut tally = Tally::default();
+    for folder in folders {
         let file = gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file());
         for checkpoint in [Some(folder.clone()), file].into_iter().flatten() {
-            let (count, words) = match goldens::check(backend, folder, &checkpoint) {
-                Ok(report) if report.failures.is_empty() => {
-                    let share = 100.0 * report.worst();
-                    (&mut passed, format!("ok, {share:.0}% of the bound, {} greedy tokens", report.steps))
-                }
-                Ok(report) => (&mut wrong, format!("FAILED: {}", report.failures.join("; "))),
-                Err(GoldenError::Model { problem, .. }) => (&mut skipped, format!("not tried: {problem}")),
-                Err(error) => (&mut wrong, format!("FAILED: {error}")),
-            };
-            *count += 1;
+            let result = goldens::check_case(backend.clone(), &checkpoint, folder);
+            let words = tally.enter(result.map(|report| (report.passed(), report.to_string())));
             writeln!(out, "  {:<28} {words}", name(&checkpoint))?;
         }
     }
-    writeln!(out, "  {passed} passed, {wrong} failed, {skipped} not tried (no model for them)")?;
-    Ok(if wrong == 0 && passed > 0 { Verdict::Passed } else { Verdict::Failed })
+    tally.verdict(out)
+}
+
+/// The same bits whatever else happens.
+fn try_determinism(
+    out: &mut impl Write,
+    open: &dyn Fn(usize) -> Result<Arc<dyn Backend>, gristmill::Error>,
+    folders: &[PathBuf],
+) -> Result<Verdict> {
+    // Opened once here, so that a device that cannot be had is an error and not a panic.
+    let devices = [1, 2, 3].map(open);
+    let devices = devices.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let make = |threads: usize| devices[threads.clamp(1, devices.len()) - 1].clone();
+    writeln!(out, "determinism")?;
+    let mut tally = Tally::default();
+    for folder in folders {
+        let result = open_model(folder)
+            .and_then(|model| determinism::run(&make, &model, &Options::new(Precision::Exact)))
+            .map(|report| (report.passed(), report.to_string()));
+        let words = tally.enter(result);
+        writeln!(out, "  {:<28} {}", name(folder), words.trim_end())?;
+    }
+    tally.verdict(out)
+}
+
+/// Counts what came of the models of a suite.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Tally {
+    /// Counts one result; its words for the listing.
+    fn enter(&mut self, result: Result<(bool, String), CheckError>) -> String {
+        match result {
+            Ok((true, words)) => {
+                self.passed += 1;
+                format!("ok {words}")
+            }
+            Ok((false, words)) => {
+                self.failed += 1;
+                format!("FAILED {words}")
+            }
+            Err(CheckError::Model(problem)) => {
+                self.skipped += 1;
+                format!("not tried: {problem}")
+            }
+            Err(error) => {
+                self.failed += 1;
+                format!("FAILED {error}")
+            }
+        }
+    }
+
+    fn verdict(&self, out: &mut impl Write) -> Result<Verdict> {
+        let Tally { passed, failed, skipped } = self;
+        writeln!(out, "  {passed} passed, {failed} failed, {skipped} not tried (no model for them)")?;
+        Ok(match (passed, failed) {
+            (0, 0) => Verdict::Empty,
+            (_, 0) => Verdict::Passed,
+            _ => Verdict::Failed,
+        })
+    }
 }
 
 fn name(path: &Path) -> String {
