@@ -10,7 +10,7 @@ pub(crate) struct Usage(String);
 
 impl Usage {
     /// An option's value is not usable.
-    pub(crate) fn new(message: impl Into<String>) -> anyhow::Error {
+    pub(crate) fn error(message: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Usage(message.into()))
     }
 }

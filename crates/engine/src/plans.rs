@@ -20,6 +20,16 @@ pub(crate) const SCORE_ROWS: usize = 32;
 /// Progress of loading, called after each weight with bytes packed so far and in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
+/// What plans are made for.
+pub(crate) struct Recipe {
+    pub(crate) precision: Precision,
+    pub(crate) kv: DType,
+    pub(crate) size: CacheSize,
+    /// Most rows of prompts in a step.
+    pub(crate) chunk: usize,
+    pub(crate) taps: bool,
+}
+
 /// Compiled plans with their reports.
 pub(crate) struct Plans {
     buckets: Buckets,
@@ -35,13 +45,10 @@ impl Plans {
     pub(crate) fn build(
         model: &Model,
         backend: &dyn Backend,
-        precision: Precision,
-        kv: DType,
-        size: &CacheSize,
-        chunk: usize,
-        taps: bool,
+        recipe: &Recipe,
         progress: Progress,
     ) -> Result<Plans, EngineError> {
+        let Recipe { precision, kv, size, chunk, taps } = *recipe;
         let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
         if model.info().recurrent {
             // A prompt advances by whole cuts, so there must be room for one beside all that decode.

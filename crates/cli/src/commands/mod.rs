@@ -34,7 +34,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
 fn text_argument(argument: Option<String>, what: &str) -> Result<String> {
     match argument {
         Some(text) if text != "-" => Ok(text),
-        None if std::io::stdin().is_terminal() => Err(Usage::new(format!(
+        None if std::io::stdin().is_terminal() => Err(Usage::error(format!(
             "{what} is missing: give it as an argument, or `-` to read standard input"
         ))),
         _ => {

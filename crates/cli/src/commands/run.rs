@@ -97,7 +97,7 @@ impl SamplingArgs {
             seed: self.seed,
             ..SamplingOptions::default()
         };
-        options.validate(usize::MAX).map_err(|e| Usage::new(e.to_string()))?;
+        options.validate(usize::MAX).map_err(|e| Usage::error(e.to_string()))?;
         Ok(options)
     }
 }
@@ -106,7 +106,7 @@ impl SamplingArgs {
 pub(crate) fn run(args: RunArgs) -> Result<()> {
     let sampling = args.sampling.resolve()?;
     if args.stop.iter().any(String::is_empty) {
-        return Err(Usage::new("--stop needs text: an empty stop string would end every output"));
+        return Err(Usage::error("--stop needs text: an empty stop string would end every output"));
     }
     let prompt = super::text_argument(args.prompt, "the prompt")?;
     let options = load_options(&args.device, &args.threads, args.engine.options(1));

@@ -89,7 +89,7 @@ impl BenchArgs {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let tests = args.tests();
     let Some(context) = tests.iter().map(Test::context).max() else {
-        return Err(Usage::new("there is nothing to measure: -p and -n are both 0"));
+        return Err(Usage::error("there is nothing to measure: -p and -n are both 0"));
     };
     let (path, checkpoint) = args.model.open()?;
     let model = Model::open(checkpoint.clone())

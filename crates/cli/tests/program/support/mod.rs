@@ -7,19 +7,19 @@ use gristmill::parts::formats::Bytes;
 use gristmill::parts::formats::safetensors::SafetensorsFile;
 
 /// The program, not yet run.
-pub fn program() -> Command {
+pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
     command.stdin(Stdio::null());
     command
 }
 
 /// Runs the program.
-pub fn gristmill(args: &[&str]) -> Output {
+pub(crate) fn gristmill(args: &[&str]) -> Output {
     program().args(args).output().expect("the program starts")
 }
 
 /// Runs the program, which must succeed; gives standard output.
-pub fn ok(args: &[&str]) -> String {
+pub(crate) fn ok(args: &[&str]) -> String {
     let output = gristmill(args);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {errors}");
@@ -27,7 +27,7 @@ pub fn ok(args: &[&str]) -> String {
 }
 
 /// Runs the program, which must end with this code and print nothing to standard output; gives standard error.
-pub fn fails(args: &[&str], code: i32) -> String {
+pub(crate) fn fails(args: &[&str], code: i32) -> String {
     let output = gristmill(args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
@@ -36,25 +36,25 @@ pub fn fails(args: &[&str], code: i32) -> String {
 }
 
 /// A path below the repository's `tests`.
-pub fn tests(path: &str) -> String {
+pub(crate) fn tests(path: &str) -> String {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests");
     root.join(path).to_str().expect("the path is UTF-8").to_owned()
 }
 
 /// A JSON file of a golden.
-pub fn golden_json(case: &str, file: &str) -> serde_json::Value {
+pub(crate) fn golden_json(case: &str, file: &str) -> serde_json::Value {
     let path = tests(&format!("goldens/{case}/{file}"));
     let text = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     serde_json::from_slice(&text).expect("goldens are JSON")
 }
 
 /// A list of ids of a golden.
-pub fn golden_ids(case: &str, key: &str) -> Vec<u32> {
+pub(crate) fn golden_ids(case: &str, key: &str) -> Vec<u32> {
     serde_json::from_value(golden_json(case, "expected.json")[key].clone()).expect("a list of ids")
 }
 
 /// An F32 tensor of a golden.
-pub fn golden_floats(case: &str, name: &str) -> Vec<f32> {
+pub(crate) fn golden_floats(case: &str, name: &str) -> Vec<f32> {
     let path = tests(&format!("goldens/{case}/expected.safetensors"));
     let bytes = Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}")));
     let file = SafetensorsFile::new(bytes).expect("goldens are readable");
@@ -63,12 +63,12 @@ pub fn golden_floats(case: &str, name: &str) -> Vec<f32> {
 }
 
 /// Ids as `--ids` takes them.
-pub fn list(ids: &[u32]) -> String {
+pub(crate) fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// The rows that `logits` prints.
-pub fn logits(model: &str, ids: &[u32], more: &[&str]) -> Vec<Vec<f32>> {
+pub(crate) fn logits(model: &str, ids: &[u32], more: &[&str]) -> Vec<Vec<f32>> {
     let ids = list(ids);
     let args =
         [&["logits", "-m", model, "--ids", &ids, "--precision", "exact", "--threads", "2"], more].concat();
@@ -79,6 +79,6 @@ pub fn logits(model: &str, ids: &[u32], more: &[&str]) -> Vec<Vec<f32>> {
 }
 
 /// The index of the largest element, the first of several.
-pub fn argmax(row: &[f32]) -> u32 {
+pub(crate) fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
 }

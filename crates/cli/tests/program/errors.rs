@@ -1,8 +1,6 @@
 //! What the program says when something is wrong, and how it ends.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 
 #[test]
 fn a_wrong_command_line_ends_with_2() {
