@@ -132,7 +132,8 @@ fn silu(x: f64) -> f64 {
 fn unary_functions_match_f64() {
     let x: Vec<f32> =
         (-4000..=4000).map(|i| i as f32 * 0.004).chain(noise(1, 4000)).chain([0.0, 1e-8, -1e-8]).collect();
-    let cases: [(Unary, &dyn Fn(f64) -> f64, f64); 7] = [
+    type Case<'a> = (Unary, &'a dyn Fn(f64) -> f64, f64);
+    let cases: [Case<'_>; 7] = [
         (Unary::Scale(0.3), &|x| x * f64::from(0.3f32), 1e-7),
         (Unary::Sigmoid, &|x| 1.0 / (1.0 + (-x).exp()), 4e-7),
         (Unary::Silu, &silu, 4e-7),
@@ -175,7 +176,8 @@ fn unary_functions_keep_their_limits() {
 
 #[test]
 fn binary_functions_match_f64_for_every_length_and_operand() {
-    let cases: [(Binary, fn(f64, f64) -> f64); 6] = [
+    type Case = (Binary, fn(f64, f64) -> f64);
+    let cases: [Case; 6] = [
         (Binary::Add, |a, b| a + b),
         (Binary::Mul, |a, b| a * b),
         (Binary::SiluMul, |a, b| silu(a) * b),
