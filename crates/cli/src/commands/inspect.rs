@@ -331,7 +331,7 @@ mod tests {
         let long = MetaValue::Array(Array::U32((0..9).collect()));
         assert_eq!(to_json(&long), json!({ "type": "u32", "length": 9 }));
         assert_eq!(to_json(&MetaValue::Array(Array::U32(vec![1, 2]))), json!([1, 2]));
-        assert_eq!(to_json(&MetaValue::F32(1e-5)).to_string(), "1e-5");
+        assert_eq!(to_json(&MetaValue::F32(1e-5)), json!(1e-5));
         assert_eq!(one_line("it's\n\tso"), "it's\\n\\tso");
         assert_eq!(cut("short"), "short");
         assert!(cut(&"é".repeat(200)).ends_with("... (200 characters)"));

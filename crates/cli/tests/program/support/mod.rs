@@ -70,8 +70,7 @@ pub(crate) fn list(ids: &[u32]) -> String {
 /// The rows that `logits` prints.
 pub(crate) fn logits(model: &str, ids: &[u32], more: &[&str]) -> Vec<Vec<f32>> {
     let ids = list(ids);
-    let args =
-        [&["logits", "-m", model, "--ids", &ids, "--precision", "exact", "--threads", "2"], more].concat();
+    let args = [&["logits", "-m", model, "--ids", &ids, "--precision", "exact"], more].concat();
     let printed: serde_json::Value = serde_json::from_str(&ok(&args)).expect("logits are JSON");
     let rows: Vec<Vec<f32>> = serde_json::from_value(printed["logits"].clone()).expect("rows of numbers");
     assert!(rows.iter().all(|row| row.len() as u64 == printed["vocab"]));
