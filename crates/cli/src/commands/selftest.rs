@@ -169,9 +169,10 @@ impl Tally {
     fn verdict(&self, out: &mut impl Write) -> Result<Verdict> {
         let Tally { passed, failed, skipped } = self;
         writeln!(out, "  {passed} passed, {failed} failed, {skipped} not tried (no model for them)")?;
-        Ok(match (passed, failed) {
-            (0, 0) => Verdict::Empty,
-            (_, 0) => Verdict::Passed,
+        // Models of which none could be tried prove nothing.
+        Ok(match (passed, failed, skipped) {
+            (0, 0, 0) => Verdict::Empty,
+            (1.., 0, _) => Verdict::Passed,
             _ => Verdict::Failed,
         })
     }
