@@ -158,8 +158,8 @@ fn share(have: f32, want: f32, bound: f64) -> f64 {
     let error = (f64::from(have) - f64::from(want)).abs();
     if have.to_bits() == want.to_bits() || error == 0.0 {
         0.0
-    } else if error.is_nan() {
-        f64::INFINITY
+    } else if error.is_nan() || !bound.is_finite() {
+        f64::INFINITY // a bound that bounds nothing
     } else {
         error / bound // infinite for a bound of zero
     }

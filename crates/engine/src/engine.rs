@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use graph::backend::{Backend, DeviceError, Precision};
 use graph::{Fence, PlanReport};
-use models::{Model, ModelInfo};
+use models::{Model, ModelInfo, RECURRENT_CHUNK};
 use sha2::{Digest, Sha256};
 
 use crate::cache::{Cache, CacheSize};
@@ -16,7 +16,7 @@ use crate::options::EngineOptions;
 use crate::plans::{Plans, Progress, Recipe};
 use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
-use crate::scheduler::{Budget, RECURRENT_CUT, Scheduler};
+use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
 use crate::step::{Segment, StepArrays};
 
@@ -66,7 +66,7 @@ impl Engine {
         let weights = model.checkpoint().file_bytes();
         let size = CacheSize::choose(info, options, backend.memory_limit(), weights)?;
         let recurrent = info.recurrent;
-        let chunk = if recurrent { options.chunk.max(RECURRENT_CUT) } else { options.chunk };
+        let chunk = if recurrent { options.chunk.max(RECURRENT_CHUNK) } else { options.chunk };
         let recipe = Recipe { precision, kv, size, chunk, taps: options.taps };
         let plans = Plans::build(&model, &*backend, &recipe, progress)?;
         Ok(Engine {

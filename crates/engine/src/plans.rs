@@ -6,12 +6,11 @@ use graph::backend::{
     Backend, Bindings, CompileOptions, Instance, Precision, StateDesc, WeightDesc, WeightHandle,
 };
 use graph::{Buckets, Graph, PlanCache, PlanReport, PortKind, rewrite};
-use models::{Model, StepLimits};
+use models::{Model, RECURRENT_CHUNK, StepLimits};
 use tensor::DType;
 
 use crate::cache::CacheSize;
 use crate::error::EngineError;
-use crate::scheduler::RECURRENT_CUT;
 
 /// Rows whose logits one step gives at most, when a request scores its prompt. Bounds the logits buffer: 32 rows of
 /// 262 144 tokens are 32 MiB.
@@ -52,7 +51,7 @@ impl Plans {
         let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
         if model.info().recurrent {
             // A prompt advances by whole cuts, so there must be room for one beside all that decode.
-            (rows, outs) = (chunk + size.slots, RECURRENT_CUT + size.slots);
+            (rows, outs) = (chunk + size.slots, RECURRENT_CHUNK + size.slots);
         }
         let outs = outs.min(rows);
         let limits = StepLimits {

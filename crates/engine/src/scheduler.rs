@@ -6,12 +6,11 @@
 
 use std::collections::VecDeque;
 
+use models::RECURRENT_CHUNK;
+
 use crate::cache::Cache;
 use crate::sequence::{Sequence, Work};
 use crate::step::Segment;
-
-/// Prefill of a recurrent model is cut at absolute multiples of this many positions.
-pub(crate) const RECURRENT_CUT: usize = 64;
 
 /// Row and output budgets of one step.
 #[derive(Clone, Copy)]
@@ -92,7 +91,7 @@ impl Scheduler {
             let mut len = s.pending().min(chunk).min(rows);
             if budget.recurrent {
                 len = recurrent_len(s.done, s.pending(), chunk).min(rows);
-                if len < s.pending() && !(s.done + len).is_multiple_of(RECURRENT_CUT) {
+                if len < s.pending() && !(s.done + len).is_multiple_of(RECURRENT_CHUNK) {
                     continue; // the step has no room up to the next cut
                 }
             }
@@ -101,7 +100,7 @@ impl Scheduler {
                 let free = next.saturating_sub(s.done);
                 let fits = free + outs;
                 if len > fits {
-                    len = if budget.recurrent { fits / RECURRENT_CUT * RECURRENT_CUT } else { fits };
+                    len = if budget.recurrent { fits / RECURRENT_CHUNK * RECURRENT_CHUNK } else { fits };
                 }
             }
             let wanted = (s.done..s.done + len).filter(|p| s.wants(*p)).count();
@@ -120,8 +119,8 @@ fn recurrent_len(done: usize, pending: usize, chunk: usize) -> usize {
     if pending <= chunk {
         return pending;
     }
-    let last = (done + chunk) / RECURRENT_CUT * RECURRENT_CUT;
-    let next = (done / RECURRENT_CUT + 1) * RECURRENT_CUT;
+    let last = (done + chunk) / RECURRENT_CHUNK * RECURRENT_CHUNK;
+    let next = (done / RECURRENT_CHUNK + 1) * RECURRENT_CHUNK;
     (last.max(next) - done).min(pending)
 }
 

@@ -1,6 +1,6 @@
 //! Checking a submission before it reaches a kernel. Kernels trust what passed here.
 
-use tensor::ops::NO_SNAP;
+use tensor::ops::{KV_BLOCK, NO_SNAP};
 use tensor::{DType, Op};
 
 use crate::backend::{Bindings, DeviceError, StepInputs};
@@ -35,6 +35,10 @@ enum Rule {
     Extents { extents: usize, pos: usize },
     /// Every entry is below the limit, or is the marker when that is allowed.
     Below { input: usize, limit: usize, or_none: bool, what: &'static str },
+    /// No two rows are written to one place of the cache. `width` is the length of a row of `pages`.
+    Apart { pos: usize, extents: usize, pages: usize, width: usize },
+    /// Sequences with rows read slots of their own, and store only to slots that no other one reads.
+    OwnSlots { slots: usize, extents: usize, snap: usize },
     /// Every entry is at most the limit.
     AtMost { input: usize, limit: usize, what: &'static str },
 }
@@ -81,7 +85,7 @@ impl StepLayout {
         }
         if let (Some(input), Some(pages)) = (slot("pages"), operand("pages")) {
             rules.push(Rule::Below { input, limit: units, or_none: false, what: "KV blocks" });
-            let positions = graph.value(pages).layout.shape.last() * tensor::ops::KV_BLOCK;
+            let positions = graph.value(pages).layout.shape.last() * KV_BLOCK;
             let pos = slot("pos");
             let what = "positions of the page table";
             rules.extend(pos.map(|input| Rule::Below { input, limit: positions, or_none: false, what }));
@@ -90,6 +94,16 @@ impl StepLayout {
         for (name, or_none) in [("slots", false), ("snap", true)] {
             let what = "state slots";
             rules.extend(slot(name).map(|input| Rule::Below { input, limit: units, or_none, what }));
+        }
+        // After the ranges, on which these rely.
+        if let (Op::KvWrite, Some(pos), Some(extents), Some(pages)) =
+            (op, slot("pos"), slot("extents"), slot("pages"))
+        {
+            let width = self.slots[pages].width;
+            rules.push(Rule::Apart { pos, extents, pages, width });
+        }
+        if let (Some(slots), Some(extents), Some(snap)) = (slot("slots"), slot("extents"), slot("snap")) {
+            rules.push(Rule::OwnSlots { slots, extents, snap });
         }
         for rule in rules {
             if !self.rules.contains(&rule) {
@@ -190,6 +204,36 @@ impl StepLayout {
                     );
                 }
             }
+            Rule::Apart { pos, extents, pages, width } => {
+                let rows = rows_of(values(extents), values(pos).len());
+                let place = |(row, seq): (usize, usize)| {
+                    let at = values(pos)[row] as usize;
+                    values(pages)[seq * width + at / KV_BLOCK] as usize * KV_BLOCK + at % KV_BLOCK
+                };
+                let mut places: Vec<usize> = rows.map(place).collect();
+                places.sort_unstable();
+                if places.windows(2).any(|pair| pair[0] == pair[1]) {
+                    return refuse(&self.slots[pos].name, "two rows have one place in the KV cache");
+                }
+            }
+            Rule::OwnSlots { slots, extents, snap } => {
+                let active =
+                    || values(slots).iter().zip(values(extents)).enumerate().filter(|(_, (_, n))| **n > 0);
+                let reader = |slot: u32| active().find(|(_, (s, _))| **s == slot).map(|(seq, _)| seq);
+                if let Some((seq, (slot, _))) = active().find(|(seq, (s, _))| reader(**s) != Some(*seq)) {
+                    let problem = format!("sequence {seq} reads slot {slot}, as another one does");
+                    return refuse(&self.slots[slots].name, problem);
+                }
+                for (row, seq) in rows_of(values(extents), values(snap).len()) {
+                    let slot = values(snap)[row];
+                    if slot != NO_SNAP && reader(slot).is_some_and(|r| r != seq) {
+                        return refuse(
+                            &self.slots[snap].name,
+                            format!("row {row} stores to another sequence's slot {slot}"),
+                        );
+                    }
+                }
+            }
             Rule::AtMost { input, limit, what } => {
                 if let Some(i) = values(input).iter().position(|v| *v as usize > limit) {
                     let v = values(input)[i];
@@ -202,6 +246,12 @@ impl StepLayout {
         }
         Ok(())
     }
+}
+
+/// Each row with its sequence.
+fn rows_of(extents: &[u32], rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    let seqs = extents.iter().enumerate().flat_map(|(seq, n)| std::iter::repeat_n(seq, *n as usize));
+    (0..rows).zip(seqs)
 }
 
 fn find<'a, T>(given: &[(&str, &'a [T])], name: &str) -> Result<&'a [T], DeviceError> {
@@ -261,12 +311,13 @@ mod tests {
         let layout = StepLayout::new(&graph());
         let q = [0.0f32; 8];
         type Edit = fn(&mut Vec<(&'static str, Vec<u32>)>, &mut Vec<(&'static str, u32)>);
-        let cases: [(Edit, &str); 10] = [
+        let cases: [(Edit, &str); 11] = [
             (|_, _| (), ""),
             (|i, _| i[0].1[1] = 32, "`pos`: entry 1 is 32, there are 32 positions"),
             (|i, _| i[1].1[0] = 33, "`until`: entry 0 is 33"),
             (|i, _| i[2].1 = vec![1, 2], "`extents`: the extents add up to 3, the step has 2 rows"),
             (|i, _| i[3].1[3] = 5, "`pages`: entry 3 is 5, there are 5 KV blocks"),
+            (|i, _| i[0].1[1] = 0, "`pos`: two rows have one place in the KV cache"),
             (|i, _| i[0].1.push(1), "`pos`: 3 elements given, 2 expected"),
             (|i, _| drop(i.remove(1)), "`until`: the input is not given"),
             (|i, _| i.push(("posx", vec![])), "`posx`: is not an input"),

@@ -34,6 +34,11 @@ pub enum Error {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The engine stopped with the request unanswered.
+    #[error(
+        "the engine has nothing left to do and the request has not been answered; this is a fault of the program"
+    )]
+    Unanswered,
     /// The device does not exist or cannot be opened.
     #[error("{0}")]
     Device(String),

@@ -129,7 +129,10 @@ impl Iterator for Generation<'_> {
             if self.reason.is_some() || self.failed {
                 return None;
             }
-            let events = next_events(self.engine)?;
+            let Some(events) = next_events(self.engine) else {
+                self.failed = true;
+                return Some(Err(Error::Unanswered));
+            };
             for event in events {
                 if self.reason.is_some() {
                     break; // nothing after a stop string belongs to the text

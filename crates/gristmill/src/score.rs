@@ -27,5 +27,5 @@ pub fn score(
             }
         }
     }
-    Ok(())
+    Err(Error::Unanswered)
 }

@@ -267,10 +267,6 @@ impl Compiler<'_> {
     }
 
     fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
-        let writes_scratch_source = |c: &Self| node.outputs.iter().any(|o| Some(*o) == c.quantised);
-        if writes_scratch_source(self) {
-            self.quantised = None;
-        }
         let step = match &node.op {
             Op::MatMul => {
                 let w = self.matrix(node, node.inputs[1])?;

@@ -64,7 +64,7 @@ impl Plan for CpuPlan {
         });
         let states = plan.states.iter().map(|(name, dtype, shape)| {
             let bound = bindings.states[name].clone().downcast::<CpuState>();
-            bound.ok().filter(|s| s.fits(*dtype, *shape)).ok_or_else(|| stranger(name))
+            bound.ok().filter(|s| s.fits(&plan.shared, *dtype, *shape)).ok_or_else(|| stranger(name))
         });
         let (inputs, outputs) = (plan.layout.words() * 4, plan.output_words * 4);
         Ok(Box::new(CpuInstance {
@@ -77,6 +77,7 @@ impl Plan for CpuPlan {
                 outputs: HugeBuf::zeroed(outputs).map_err(|_| memory_error("step outputs", outputs))?,
             }),
             scalars: vec![],
+            ran: vec![],
             serial: 0,
             encoded: None,
             flight: None,
@@ -100,6 +101,8 @@ struct CpuInstance {
     inputs: Vec<u32>,
     io: Arc<Io>,
     scalars: Vec<u32>,
+    /// The scalars of the submission whose outputs can be read.
+    ran: Vec<u32>,
     serial: u64,
     encoded: Option<u64>,
     flight: Option<Arc<Flight>>,
@@ -135,6 +138,7 @@ impl Instance for CpuInstance {
                 "the instance has a submission in flight: await its fence first".into(),
             ));
         }
+        self.encoded = None; // a step that is refused leaves the inputs half written
         self.plan.layout.encode(step, &mut self.inputs, &mut self.scalars)?;
         self.serial += 1;
         self.encoded = Some(self.serial);
@@ -166,6 +170,7 @@ impl Instance for CpuInstance {
             done: Mutex::new(Some((signal, flight.clone()))),
         };
         self.flight = Some(flight);
+        self.ran.clone_from(&self.scalars);
         drop(self.plan.shared.pool.submit(Arc::new(job)));
         fence
     }
@@ -182,7 +187,7 @@ impl Instance for CpuInstance {
             Some(Err(error)) => return Err(error),
             None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
         }
-        let len = info.bound.map_or(info.elements, |(scalar, per)| self.scalars[scalar] as usize * per);
+        let len = info.bound.map_or(info.elements, |(scalar, per)| self.ran[scalar] as usize * per);
         Ok(&self.io.outputs.as_slice::<f32>()[info.offset..info.offset + len])
     }
 }

@@ -112,7 +112,7 @@ impl Backend for CpuBackend {
     }
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
-        Ok(Arc::new(CpuState::new(desc)?))
+        Ok(Arc::new(CpuState::new(self.shared.clone(), desc)?))
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {

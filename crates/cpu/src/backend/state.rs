@@ -1,5 +1,7 @@
 //! Caller-owned storage that outlives steps, and the kernels that read and write it.
 
+use std::sync::Arc;
+
 use graph::backend::{DeviceError, StateDesc};
 use tensor::ops::KV_BLOCK;
 use tensor::{DType, Shape};
@@ -11,15 +13,17 @@ use crate::memory::{HugeBuf, SharedSlice};
 use crate::pool::Worker;
 use crate::vector;
 
-use super::memory_error;
 use super::operand::RowsArg;
 use super::steps::Ctx;
+use super::{Shared, memory_error};
 
 /// A state of any kind.
 pub(super) struct CpuState {
     dtype: DType,
     shape: Shape,
     buffer: HugeBuf,
+    /// The backend it belongs to, whose jobs run one at a time.
+    owner: Arc<Shared>,
 }
 
 /// The layout of a KV cache state `[blocks, 16, heads, 2 * head_dim]`, when the kernels can hold it.
@@ -34,7 +38,7 @@ pub(super) fn kv_layout(dtype: DType, shape: Shape) -> Option<KvLayout> {
 }
 
 impl CpuState {
-    pub(super) fn new(desc: &StateDesc) -> Result<CpuState, DeviceError> {
+    pub(super) fn new(owner: Arc<Shared>, desc: &StateDesc) -> Result<CpuState, DeviceError> {
         let layout = kv_layout(desc.dtype, desc.shape);
         let bytes = match layout {
             Some(layout) => desc.shape.dims()[0].checked_mul(layout.block_bytes()),
@@ -43,11 +47,11 @@ impl CpuState {
         let what = || format!("state `{}`", desc.name);
         let bytes = bytes.ok_or_else(|| memory_error(what(), usize::MAX))?;
         let buffer = HugeBuf::zeroed(bytes).map_err(|e| memory_error(what(), e.bytes))?;
-        Ok(CpuState { dtype: desc.dtype, shape: desc.shape, buffer })
+        Ok(CpuState { dtype: desc.dtype, shape: desc.shape, buffer, owner })
     }
 
-    pub(super) fn fits(&self, dtype: DType, shape: Shape) -> bool {
-        (self.dtype, self.shape) == (dtype, shape)
+    pub(super) fn fits(&self, owner: &Arc<Shared>, dtype: DType, shape: Shape) -> bool {
+        Arc::ptr_eq(&self.owner, owner) && (self.dtype, self.shape) == (dtype, shape)
     }
 
     fn shared(&self) -> SharedSlice<'_, f32> {

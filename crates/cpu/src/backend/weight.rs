@@ -82,6 +82,11 @@ impl CpuWeight {
     }
 }
 
+fn short_row(desc: &WeightDesc) -> DeviceError {
+    let problem = format!("a row is missing or is not {} elements of {}", desc.shape.last(), desc.dtype);
+    DeviceError::Binding { port: desc.name.clone(), problem }
+}
+
 fn pack_error(desc: &WeightDesc, error: PackError) -> DeviceError {
     match error {
         PackError::Memory(e) => memory_error(format!("weight `{}`", desc.name), e.bytes),
@@ -114,13 +119,16 @@ fn pack(
                 for index in range {
                     let start = index * PACK_GROUPS * lanes;
                     let end = (start + PACK_GROUPS * lanes).min(n);
+                    let mut filled = 0;
                     let fill = source.rows(first + start..first + end, &mut |row, bytes: &[u8]| {
                         let at = (row - first - start) * row_bytes;
-                        // A row of another length is reported by the packer, which sees the slot unfilled.
                         if bytes.len() == row_bytes {
                             rows[at..at + row_bytes].copy_from_slice(bytes);
+                            filled += 1;
                         }
                     });
+                    let fill =
+                        fill.and_then(|()| if filled == end - start { Ok(()) } else { Err(short_row(desc)) });
                     let packed = fill.and_then(|()| {
                         let mut chunk = chunks[index].lock().unwrap_or_else(|e| e.into_inner());
                         let row = |r: usize| &rows[(r - start) * row_bytes..][..row_bytes];
@@ -143,18 +151,10 @@ fn pack(
 fn elements(desc: &WeightDesc, source: &dyn RowSource) -> Result<Vec<f32>, DeviceError> {
     let width = desc.shape.last();
     let mut out = vec![0.0; desc.shape.elements()];
-    let mut bad = None;
+    let mut filled = 0;
     source.rows(0..desc.shape.rows(), &mut |row, bytes| {
         let dst = &mut out[row * width..(row + 1) * width];
-        if desc.dtype == DType::U32 || blocks::decode(desc.dtype, bytes, dst).is_err() {
-            bad = Some(row);
-        }
+        filled += usize::from(desc.dtype != DType::U32 && blocks::decode(desc.dtype, bytes, dst).is_ok());
     })?;
-    match bad {
-        None => Ok(out),
-        Some(row) => Err(DeviceError::Binding {
-            port: desc.name.clone(),
-            problem: format!("row {row} is not {width} elements of {}", desc.dtype),
-        }),
-    }
+    if filled == desc.shape.rows() { Ok(out) } else { Err(short_row(desc)) }
 }
