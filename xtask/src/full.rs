@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
     cargo("tests of every crate", &["test", "--workspace", "--quiet"]);
     let suite =
         |package, test| ["test", "--release", "--package", package, "--test", test, "--", "--nocapture"];
-    cargo("conformance, every instruction set", &suite("gristmill-conformance", "cpu"));
+    cargo("conformance, every instruction set", &suite("gristmill-cpu", "conformance"));
     cargo("goldens, both containers", &suite("gristmill-checks", "goldens"));
     cargo("determinism", &suite("gristmill-checks", "determinism"));
     cargo("scheduling", &suite("gristmill-engine", "scheduling"));

@@ -18,7 +18,7 @@ use crate::tree;
 /// Package and test of the suites, those that notice most first.
 const SUITES: &[(&str, &str)] = &[
     ("gristmill-checks", "goldens"),
-    ("gristmill-conformance", "cpu"),
+    ("gristmill-cpu", "conformance"),
     ("gristmill-engine", "scheduling"),
     ("gristmill-checks", "determinism"),
 ];
