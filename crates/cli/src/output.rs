@@ -1,12 +1,19 @@
 //! Notes and progress on standard error.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A remark that is no result.
-pub(crate) fn note(text: impl std::fmt::Display) {
-    anstream::eprintln!("\x1b[2m{text}\x1b[0m");
+pub(crate) fn note(text: impl Display) {
+    say(format_args!("\x1b[2m{text}\x1b[0m"));
+}
+
+/// A line on standard error. One that cannot be written is lost: results must not depend on who listens there.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
 }
 
 /// A bar over bytes; invisible where standard error is no terminal.

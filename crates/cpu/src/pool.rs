@@ -24,9 +24,20 @@ use std::time::{Duration, Instant};
 /// Counters that [`Worker::claim`] can address between two barriers.
 pub const CLAIM_SLOTS: usize = 4;
 
+/// Most workers of a pool.
+const MAX_THREADS: usize = 1024;
+
 /// Why the pool could not be made or a job did not finish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
+    /// More threads than any machine this is for has processors.
+    #[error(
+        "{threads} worker threads were asked for, at most {MAX_THREADS} are possible; one per processor is best"
+    )]
+    TooMany {
+        /// How many were asked for.
+        threads: usize,
+    },
     /// The system refused a thread.
     #[error("the system refused worker thread {index} of {threads}: {reason}; ask for fewer threads")]
     Spawn {
@@ -94,6 +105,9 @@ impl Pool {
     pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if options.threads == 0 { available } else { options.threads };
+        if threads > MAX_THREADS {
+            return Err(PoolError::TooMany { threads });
+        }
         let processors =
             if options.pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
         let shared = Arc::new(Shared {

@@ -57,7 +57,7 @@ impl CacheSize {
                 if fit == 0 || (asked && fit < blocks_for(wanted)) {
                     return Err(EngineError::CacheTooSmall {
                         what: format!("a context of {wanted} tokens"),
-                        needed: state + block_bytes * blocks_for(wanted) as u64,
+                        needed: state.saturating_add(block_bytes.saturating_mul(blocks_for(wanted) as u64)),
                         available,
                         fits: fit * KV_BLOCK,
                     });

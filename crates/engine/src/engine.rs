@@ -113,12 +113,15 @@ impl Engine {
         self.plans.reports()
     }
 
-    /// A digest of what decides the bits of an answer: device and kernels, plans, precision, context.
+    /// A digest of what decides the bits of an answer: device and kernels, plans, precision, context. Of the weights it
+    /// covers name, number and size, not their values: two checkpoints alike in these share it.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(env!("CARGO_PKG_VERSION"));
         hash.update(self.backend.description());
-        hash.update(format!("{:?} {:?} {}", self.precision, self.size, self.model.info().name));
+        let (info, bytes) = (self.model.info(), self.model.checkpoint().file_bytes());
+        hash.update(format!("{:?} {} {}", self.precision, self.size.context, self.size.slots));
+        hash.update(format!("{} {} {bytes}", info.name, info.parameters));
         for report in self.plans.reports() {
             hash.update(report.identity.to_string());
         }

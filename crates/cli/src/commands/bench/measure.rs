@@ -42,7 +42,7 @@ impl Test {
 
     /// The context it needs.
     pub(super) fn context(&self) -> usize {
-        self.depth().max(1) + self.tokens() + 1
+        self.depth().max(1).saturating_add(self.tokens()).saturating_add(1)
     }
 
     /// Durations of `repetitions` runs, after one that does not count.
