@@ -12,9 +12,10 @@
 
 mod cache;
 mod drive;
-mod kernel;
+mod keys;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 pub use cache::{KvLayout, KvPool, KvType, KvWrite, PageTable, kv_write};
 pub use drive::{attention, partials_len};
@@ -25,6 +26,8 @@ use crate::vector::Rows;
 pub const BLOCK: usize = 16;
 /// Keys between two rescalings of a running softmax.
 pub const GROUP: usize = 64;
+/// Blocks of a group.
+const BLOCKS: usize = GROUP / BLOCK;
 /// Keys that one running softmax covers; the softmaxes of a row merge in order.
 pub const SPLIT: usize = 256;
 

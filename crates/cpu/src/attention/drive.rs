@@ -1,6 +1,6 @@
 //! Dividing attention over workers.
 
-use super::kernel::{MAX_ROWS, Target, Tile, partial_words};
+use super::tile::{MAX_ROWS, Target, Tile, partial_words};
 use super::{Attention, SPLIT};
 use crate::isa::CpuIsa;
 use crate::memory::SharedSlice;

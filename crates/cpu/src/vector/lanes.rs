@@ -113,31 +113,73 @@ impl<S: Isa> V<S> {
         self.to_array(s)[0]
     }
 
+    /// The lanes after folding the upper half onto the lower as far as vectors go, and how many are left.
+    #[inline(always)]
+    fn folded(self, s: S, fold: impl Fold) -> ([f32; VIRTUAL_LANES], usize) {
+        if S::LANES == VIRTUAL_LANES {
+            return (self.to_array(s), VIRTUAL_LANES);
+        }
+        let mut lanes = [0f32; VIRTUAL_LANES];
+        // SAFETY: `lanes` holds 16.
+        unsafe { s.store(lanes.as_mut_ptr(), fold.vectors(s, self.0[0], self.0[1])) };
+        (lanes, S::LANES)
+    }
+
+    #[inline(always)]
+    fn reduce(self, s: S, fold: impl Fold) -> f32 {
+        let (mut a, mut left) = self.folded(s, fold);
+        while left > 1 {
+            left /= 2;
+            for i in 0..left {
+                a[i] = fold.scalars(a[i], a[i + left]);
+            }
+        }
+        a[0]
+    }
+
     /// The sum of the lanes, folding the upper half onto the lower until one is left.
     #[inline(always)]
     pub(crate) fn sum(self, s: S) -> f32 {
-        let mut a = self.to_array(s);
-        let mut half = VIRTUAL_LANES / 2;
-        while half > 0 {
-            for i in 0..half {
-                a[i] += a[i + half];
-            }
-            half /= 2;
-        }
-        a[0]
+        self.reduce(s, Sum)
     }
 
     /// The largest lane. A NaN may be passed over.
     #[inline(always)]
     pub(crate) fn largest(self, s: S) -> f32 {
-        let mut a = self.to_array(s);
-        let mut half = VIRTUAL_LANES / 2;
-        while half > 0 {
-            for i in 0..half {
-                a[i] = if a[i] > a[i + half] { a[i] } else { a[i + half] };
-            }
-            half /= 2;
-        }
-        a[0]
+        self.reduce(s, Largest)
+    }
+}
+
+/// A way to make one value of two; the same on vectors and scalars.
+trait Fold: Copy {
+    fn vectors<S: Isa>(self, s: S, a: S::F, b: S::F) -> S::F;
+    fn scalars(self, a: f32, b: f32) -> f32;
+}
+
+#[derive(Clone, Copy)]
+struct Sum;
+
+impl Fold for Sum {
+    #[inline(always)]
+    fn vectors<S: Isa>(self, s: S, a: S::F, b: S::F) -> S::F {
+        s.add(a, b)
+    }
+    #[inline(always)]
+    fn scalars(self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Largest;
+
+impl Fold for Largest {
+    #[inline(always)]
+    fn vectors<S: Isa>(self, s: S, a: S::F, b: S::F) -> S::F {
+        s.max(a, b)
+    }
+    #[inline(always)]
+    fn scalars(self, a: f32, b: f32) -> f32 {
+        if a > b { a } else { b }
     }
 }
