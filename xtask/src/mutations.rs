@@ -93,9 +93,9 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "the wrong kv head is read",
-        "crates/cpu/src/attention/kernel.rs",
-        "attention.kv.cell(block, tile.kv_head)",
-        "attention.kv.cell(block, 0)",
+        "crates/cpu/src/attention/tile.rs",
+        "self.attention.kv.cell::<E>(block, self.kv_head)",
+        "self.attention.kv.cell::<E>(block, 0)",
     ),
     mutation(
         "the pages of the first sequence serve all",
@@ -104,14 +104,14 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "self.pages[seq as usize * 0 + index]",
     ),
     mutation(
-        "a running sum is not scaled to the new maximum",
-        "crates/cpu/src/attention/kernel.rs",
-        "*l *= first;",
-        "let _ = first;",
+        "the weights of the last split divide the sum of all",
+        "crates/cpu/src/attention/tile.rs",
+        "let l = state.merged.l[query];",
+        "let l = state.split.l[query];",
     ),
     mutation(
         "splits merge in an order that depends on the threads",
-        "crates/cpu/src/attention/kernel.rs",
+        "crates/cpu/src/attention/tile.rs",
         "for split in 0..splits.len() {",
         "for split in (0..splits.len()).rev() {",
     ),
