@@ -1,0 +1,145 @@
+//! The adapters of this machine, and opening one.
+
+use std::sync::Arc;
+
+use graph::backend::DeviceError;
+use wgpu::{Backends, Features, Limits};
+
+use crate::device::Gpu;
+
+/// Which limits and features a device is opened with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Profile {
+    /// All that the adapter has.
+    #[default]
+    Adapter,
+    /// The defaults of WebGPU and no feature at all: what any browser offers. 8 storage buffers, bindings of 128 MiB, 256
+    /// invocations, 16 KiB of workgroup memory.
+    WebGpu,
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct GpuOptions {
+    /// Index into [`adapters`], or `None` for the first.
+    pub adapter: Option<usize>,
+    /// Only adapters of these APIs; `None` is all that this build has.
+    pub backends: Option<Backends>,
+    /// Limits and features.
+    pub profile: Profile,
+    /// Kernel families that are used although probing would choose others.
+    pub families: crate::select::Families,
+}
+
+/// An adapter.
+#[derive(Clone, Debug)]
+pub struct AdapterInfo {
+    /// As the driver names it.
+    pub name: String,
+    /// API: `vulkan`, `metal`, `dx12`, `webgpu`.
+    pub api: String,
+    /// Driver and its version.
+    pub driver: String,
+    /// Discrete, integrated, virtual or software.
+    pub kind: &'static str,
+    /// Features that kernels can use.
+    pub features: Vec<&'static str>,
+    /// Limits.
+    pub limits: Limits,
+    /// Smallest and largest subgroup.
+    pub subgroups: (u32, u32),
+}
+
+/// What kernels can use of an adapter's features, with the names we give them.
+const USED: [(Features, &str); 4] = [
+    (Features::SUBGROUP, "subgroups"),
+    (Features::SHADER_F16, "f16"),
+    (Features::TIMESTAMP_QUERY, "timestamps"),
+    (Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps inside passes"),
+];
+
+fn instance(backends: Option<Backends>) -> wgpu::Instance {
+    let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
+    desc.backends = backends.unwrap_or(Backends::PRIMARY);
+    wgpu::Instance::new(desc)
+}
+
+async fn enumerate(backends: Option<Backends>) -> Vec<wgpu::Adapter> {
+    let mut found = instance(backends).enumerate_adapters(backends.unwrap_or(Backends::PRIMARY)).await;
+    // Hardware first, whatever order the loader has.
+    found.sort_by_key(|a| rank(a.get_info().device_type));
+    found
+}
+
+fn rank(kind: wgpu::DeviceType) -> u8 {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    }
+}
+
+fn describe(adapter: &wgpu::Adapter) -> AdapterInfo {
+    let info = adapter.get_info();
+    let features = adapter.features();
+    AdapterInfo {
+        name: info.name,
+        api: info.backend.to_string(),
+        driver: [info.driver, info.driver_info].join(" ").trim().to_owned(),
+        kind: match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => "discrete",
+            wgpu::DeviceType::IntegratedGpu => "integrated",
+            wgpu::DeviceType::VirtualGpu => "virtual",
+            wgpu::DeviceType::Cpu => "software",
+            wgpu::DeviceType::Other => "unknown",
+        },
+        features: USED.iter().filter(|(f, _)| features.contains(*f)).map(|(_, name)| *name).collect(),
+        limits: adapter.limits(),
+        subgroups: (info.subgroup_min_size, info.subgroup_max_size),
+    }
+}
+
+/// The adapters of this machine, hardware before software.
+pub async fn adapters(backends: Option<Backends>) -> Vec<AdapterInfo> {
+    enumerate(backends).await.iter().map(describe).collect()
+}
+
+/// Opens a device.
+///
+/// # Errors
+/// There is no such adapter, or it refuses.
+pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> {
+    let index = options.adapter.unwrap_or(0);
+    let adapter = if cfg!(target_arch = "wasm32") {
+        instance(options.backends).request_adapter(&wgpu::RequestAdapterOptions::default()).await.ok()
+    } else {
+        enumerate(options.backends).await.into_iter().nth(index)
+    };
+    let Some(adapter) = adapter else {
+        let reason = format!(
+            "there is no GPU adapter {index}: `gristmill devices` lists those that the system's drivers offer"
+        );
+        return Err(DeviceError::Lost(reason));
+    };
+    let info = describe(&adapter);
+    let (features, limits) = match options.profile {
+        Profile::WebGpu => (Features::empty(), Limits::default()),
+        Profile::Adapter => {
+            let wanted = USED.iter().fold(Features::empty(), |all, (f, _)| all | *f);
+            (adapter.features() & wanted, adapter.limits())
+        }
+    };
+    let desc = wgpu::DeviceDescriptor {
+        label: Some("gristmill"),
+        required_features: features,
+        required_limits: limits,
+        memory_hints: wgpu::MemoryHints::Performance,
+        ..Default::default()
+    };
+    let opened = adapter.request_device(&desc).await;
+    let (device, queue) = opened
+        .map_err(|e| DeviceError::Lost(format!("{} ({}) cannot be opened: {e}", info.name, info.api)))?;
+    Gpu::new(info, device, queue, options.families)
+}

@@ -1,0 +1,69 @@
+//! The device as the engine sees it.
+
+use std::sync::Arc;
+
+use graph::Graph;
+use graph::backend::{
+    Backend, CompileOptions, DeviceError, Plan, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
+};
+
+use crate::adapter::{self, AdapterInfo, GpuOptions};
+use crate::compile::compile;
+use crate::device::Gpu;
+use crate::slab::SharedSlabs;
+use crate::state::GpuState;
+use crate::weight::GpuWeight;
+
+/// A GPU as a device.
+pub struct GpuBackend {
+    gpu: Arc<Gpu>,
+    slabs: SharedSlabs,
+    name: String,
+}
+
+impl GpuBackend {
+    /// Opens a device; `name` is how the user calls it.
+    ///
+    /// # Errors
+    /// There is no such adapter, or its driver refuses.
+    pub async fn open(name: &str, options: &GpuOptions) -> Result<GpuBackend, DeviceError> {
+        let gpu = adapter::open(options).await?;
+        Ok(GpuBackend { gpu, slabs: SharedSlabs::default(), name: name.to_owned() })
+    }
+
+    /// The adapter.
+    pub fn adapter(&self) -> &AdapterInfo {
+        &self.gpu.info
+    }
+
+    /// Takes the device away from everything on it, for tests of what happens then.
+    pub fn lose(&self) {
+        self.gpu.lose();
+    }
+}
+
+impl Backend for GpuBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> String {
+        crate::describe(&self.gpu)
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
+    fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
+        Ok(Arc::new(GpuWeight::pack(&self.gpu, &self.slabs, desc, source)?))
+    }
+
+    fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
+        Ok(Arc::new(GpuState::new(&self.gpu, desc)?))
+    }
+
+    fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
+        Ok(Arc::new(compile(&self.gpu, graph, options)?))
+    }
+}

@@ -1,0 +1,763 @@
+//! From a graph to a list of kernels.
+
+use std::sync::Arc;
+
+use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc, WeightUse};
+use graph::validate::StepLayout;
+use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortId, PortKind, Selection, ValueId};
+use tensor::ops::{Activation, Binary, KV_BLOCK};
+use tensor::{DType, Op};
+
+use crate::device::{Gpu, Pipeline};
+use crate::kernel::Kernel;
+use crate::operand::{Resolver, RowsArg};
+use crate::pack::BLOCK;
+use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
+use crate::select::{self, Elementwise, KvKernel, SPLIT, SPLIT_ROWS};
+
+/// Words that values are aligned to.
+const ALIGN: usize = 64;
+
+/// One kernel to be dispatched, once for every chunk of its weight.
+pub(crate) struct Step {
+    pub(crate) pipeline: Arc<Pipeline>,
+    /// Index into the plan's selections.
+    pub(crate) selection: usize,
+    pub(crate) params: Vec<u32>,
+    /// What is bound after arena, parameters and scalars.
+    pub(crate) args: Vec<Arg>,
+    pub(crate) grid: [u32; 3],
+    pub(crate) weight: Use,
+}
+
+/// A binding that is not of every kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg {
+    /// The chunk's buffer, as vectors or words.
+    Chunk,
+    /// The buffer of a weight's elements.
+    Elements(usize),
+    /// Codes of quantised activations.
+    Acts,
+    /// Their scales and sums.
+    Meta,
+    /// A state.
+    State(usize),
+    /// Parts of split attention.
+    Parts,
+}
+
+/// Which weights a kernel reads, and so which parameters an instance fills in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Use {
+    /// None.
+    None,
+    /// Elements of a weight: their first word goes into a parameter.
+    Elements { weight: usize, parameter: usize },
+    /// A table to gather from, gather.wgsl.
+    Table { weight: usize },
+    /// The matrix of a product, matmul.wgsl.
+    Matrix { weight: usize, bias: Option<usize> },
+    /// The matrices of experts, matmul.wgsl.
+    Experts { weight: usize },
+}
+
+pub(crate) fn compile(
+    gpu: &Arc<Gpu>,
+    graph: &Graph,
+    options: &CompileOptions,
+) -> Result<GpuPlan, DeviceError> {
+    gpu.check()?;
+    let layout = StepLayout::new(graph);
+    let mut places = vec![None; graph.values.len()];
+    for (i, port) in graph.ports.iter().enumerate() {
+        if let Some(at) = layout.offset(PortId(i as u32)) {
+            places[port.value.0 as usize] = Some(at);
+        }
+    }
+    let extents = extents(graph, &layout);
+    let mut compiler = Compiler {
+        gpu,
+        resolver: Resolver { graph, places },
+        weights: graph.weights(),
+        precision: options.precision,
+        step_words: layout.words(),
+        seq_at: None,
+        start_at: None,
+        status: None,
+        ropes: vec![],
+        acts: 0,
+        parts: 0,
+        quantised: None,
+        steps: vec![],
+        selections: vec![],
+    };
+    // What the host computes for a step follows its inputs; then come intermediates, then outputs.
+    compiler.reserve_step(graph, extents)?;
+    let intermediates = compiler.step_words;
+    let arena = graph::memory::plan(graph, ALIGN * 4);
+    for (place, offset) in compiler.resolver.places.iter_mut().zip(&arena.offsets) {
+        *place = offset.map(|bytes| intermediates + bytes / 4).or(*place);
+    }
+    let outputs_at = intermediates + arena.bytes / 4;
+    let (mut outputs, mut words) = (vec![], outputs_at);
+    let mut placed: Vec<(ValueId, usize)> = vec![];
+    for port in graph.ports.iter().filter(|p| p.kind == PortKind::Output) {
+        let base = graph.base(port.value);
+        let elements = port.shape.elements();
+        // Two outputs may be views of one value; they share its storage.
+        let at = match placed.iter().find(|(id, _)| *id == base) {
+            Some((_, at)) => *at,
+            None => {
+                let at = words;
+                words += graph.value(base).layout.shape.elements().next_multiple_of(ALIGN);
+                placed.push((base, at));
+                compiler.resolver.places[base.0 as usize] = Some(at);
+                at
+            }
+        };
+        let value = graph.value(port.value);
+        let per = elements / port.shape.dims().first().copied().unwrap_or(1).max(1);
+        outputs.push(OutputInfo {
+            name: port.name.clone(),
+            at: at + value.layout.offset,
+            elements,
+            bound: value.bound.map(|b| (b.0 as usize, per)),
+        });
+    }
+    for node in &graph.nodes {
+        compiler.node(node)?;
+    }
+    let Compiler { weights, seq_at, start_at, status, ropes, acts, parts, steps, selections, .. } = compiler;
+
+    let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
+    let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
+    let memory = MemoryReport {
+        arena: arena.bytes as u64,
+        unaliased: arena.unaliased as u64,
+        io: 4 * (intermediates + 2 * (words - outputs_at)) as u64,
+        scratch: 4 * (acts_words(acts) + parts) as u64,
+        weights: weights.iter().map(|w| bytes(w.dtype, w.shape.elements())).sum(),
+        states: states.iter().map(|p| bytes(p.dtype, p.shape.elements())).sum(),
+    };
+    let kernels: Vec<&str> = selections.iter().map(|s| s.kernel.as_str()).collect();
+    let how = format!("{} {:?} {}", crate::describe(gpu), options.precision, kernels.join(","));
+    let report = PlanReport {
+        label: options.label.clone(),
+        identity: Identity::of(graph, &how),
+        ports: PlanReport::ports(graph),
+        scalars: graph.scalars.clone(),
+        selections,
+        memory,
+    };
+    let arena = gpu.scratch("intermediates", 4 * words as u64)?;
+    let inner = PlanInner {
+        gpu: gpu.clone(),
+        graph: graph.clone(),
+        layout,
+        weights,
+        states: states.iter().map(|p| (p.name.clone(), p.dtype, p.shape)).collect(),
+        outputs,
+        steps,
+        step_words: intermediates,
+        outputs_at,
+        output_words: words - outputs_at,
+        extents,
+        seq_at,
+        start_at,
+        status,
+        ropes,
+        acts: gpu.scratch("activations", 4 * acts_words(acts) as u64)?,
+        meta_at: 4 * (acts * BLOCK / 4).next_multiple_of(ALIGN) as u64,
+        parts: gpu.scratch("attention parts", 4 * parts as u64)?,
+        arena,
+    };
+    gpu.check()?;
+    Ok(GpuPlan { inner: Arc::new(inner), report })
+}
+
+/// Words of so many blocks of quantised activations: codes, then scales and sums.
+fn acts_words(blocks: usize) -> usize {
+    (blocks * BLOCK / 4).next_multiple_of(ALIGN) + 2 * blocks
+}
+
+/// The input that is the extents of the sequences: first word, entries, and the scalar that bounds them.
+pub(crate) type Extents = (usize, usize, Option<usize>);
+
+fn extents(graph: &Graph, layout: &StepLayout) -> Option<Extents> {
+    let of = |node: &Node| {
+        let at = node.op.roles().iter().position(|r| *r == "extents")?;
+        let port = graph.port_of(node.inputs[at])?;
+        let value = graph.value(graph.port(port).value);
+        Some((layout.offset(port)?, value.layout.shape.elements(), value.bound.map(|b| b.0 as usize)))
+    };
+    graph.nodes.iter().find_map(of)
+}
+
+struct Compiler<'a> {
+    gpu: &'a Arc<Gpu>,
+    resolver: Resolver<'a>,
+    weights: Vec<WeightDesc>,
+    precision: Precision,
+    step_words: usize,
+    /// The sequence of each row.
+    seq_at: Option<usize>,
+    /// The first row of each sequence.
+    start_at: Option<usize>,
+    /// A word for each row, which a kernel sets when it met values it must not pass on: first word and rows.
+    status: Option<(usize, usize)>,
+    ropes: Vec<RopeTable>,
+    /// Most blocks of quantised activations.
+    acts: usize,
+    /// Most words of parts of split attention.
+    parts: usize,
+    /// The value whose blocks are in scratch, so that consecutive products share them.
+    quantised: Option<ValueId>,
+    steps: Vec<Step>,
+    selections: Vec<Selection>,
+}
+
+impl Compiler<'_> {
+    /// Makes room for what the host computes from a step's inputs.
+    fn reserve_step(&mut self, graph: &Graph, extents: Option<Extents>) -> Result<(), DeviceError> {
+        self.step_words = self.step_words.next_multiple_of(ALIGN);
+        let mut take = |words: usize| {
+            let at = self.step_words;
+            self.step_words += words.next_multiple_of(ALIGN);
+            at
+        };
+        if let Some((_, seqs, _)) = extents {
+            let rows = graph.nodes.iter().filter_map(|n| {
+                let at = n.op.roles().iter().position(|r| *r == "pos")?;
+                Some(graph.value(n.inputs[at]).layout.shape.elements())
+            });
+            self.seq_at = Some(take(rows.max().unwrap_or(0)));
+            self.start_at = Some(take(seqs));
+        }
+        let routed = graph.nodes.iter().filter(|n| matches!(n.op, Op::Route { .. }));
+        if let Some(rows) = routed.map(|n| graph.value(n.inputs[0]).layout.shape.rows()).max() {
+            self.status = Some((take(rows), rows));
+        }
+        for node in &graph.nodes {
+            if let Op::Rope { magnitude } = node.op {
+                self.rope_table(node, magnitude)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unsupported<T>(&self, node: &Node, reason: impl Into<String>) -> Result<T, DeviceError> {
+        let site = format!("{}:{}", node.site.file(), node.site.line());
+        let op = format!("{} {} at {site}", node.op.name(), self.operands(node));
+        Err(DeviceError::Unsupported { device: "gpu".into(), op, reason: reason.into() })
+    }
+
+    fn operands(&self, node: &Node) -> String {
+        let show = |id: &ValueId| {
+            let v = self.resolver.graph.value(*id);
+            format!("{}{}", v.dtype, v.layout.shape)
+        };
+        node.inputs.iter().take(3).map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    fn rows(&self, node: &Node, id: ValueId, width: usize) -> Result<RowsArg, DeviceError> {
+        match self.resolver.rows(id, width) {
+            Some(rows) => Ok(rows),
+            None => {
+                let layout = self.resolver.graph.value(id).layout;
+                self.unsupported(node, format!("an operand {layout:?} is not rows of {width} that a kernel can walk"))
+            }
+        }
+    }
+
+    /// The value as rows of its last axis.
+    fn last(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        self.rows(node, id, self.resolver.shape(id).last())
+    }
+
+    /// The value as rows of everything after its first axis.
+    fn outer(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
+    }
+
+    /// Values of one shape as rows of one width.
+    fn alike<const N: usize>(&self, node: &Node, ids: [ValueId; N]) -> Result<[RowsArg; N], DeviceError> {
+        let shape = self.resolver.shape(ids[0]);
+        let outer = shape.dims().iter().skip(1).product();
+        let whole = ids.iter().all(|id| shape.rank() > 1 && self.resolver.rows(*id, outer).is_some());
+        let width = if whole { outer } else { shape.last() };
+        let mut rows = Vec::with_capacity(N);
+        for id in ids {
+            rows.push(self.rows(node, id, width)?);
+        }
+        Ok(rows.try_into().unwrap_or_else(|_| unreachable!("one for each value")))
+    }
+
+    /// First word of a u32 operand whose entries follow one another.
+    fn words(&self, node: &Node, id: ValueId) -> Result<u32, DeviceError> {
+        let rows = self.last(node, id)?;
+        if !rows.is_dense() {
+            return self.unsupported(node, "ids, pages and step arrays must be dense");
+        }
+        Ok(rows.at as u32)
+    }
+
+    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+        match self.resolver.weight(id) {
+            Some(w) if self.weights[w].layout == WeightUse::Elements => Ok(w),
+            Some(w) => self.unsupported(
+                node,
+                format!("weight `{}` is both a matrix and elements", self.weights[w].name),
+            ),
+            None => self.unsupported(node, "this operand must be a weight"),
+        }
+    }
+
+    fn matrix(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+        match self.resolver.weight(id) {
+            Some(w) => Ok(w),
+            None => self.unsupported(node, "the matrix must be a weight"),
+        }
+    }
+
+    fn state(&self, node: &Node) -> Result<usize, DeviceError> {
+        let operand = node.op.state_operand().map(|i| node.inputs[i]);
+        match operand.and_then(|id| self.resolver.state(id)) {
+            Some(state) => Ok(state),
+            None => self.unsupported(node, "the state operand must be a state port"),
+        }
+    }
+
+    fn seq(&self, node: &Node) -> Result<u32, DeviceError> {
+        match self.seq_at {
+            Some(at) => Ok(at as u32),
+            None => self.unsupported(node, "the extents must be an input"),
+        }
+    }
+
+    /// Adds a kernel with what it is chosen for.
+    #[allow(clippy::too_many_arguments)] // one for each part of a step
+    fn push(
+        &mut self,
+        node: &Node,
+        kernel: &Kernel,
+        reason: &str,
+        params: Vec<u32>,
+        args: Vec<Arg>,
+        grid: [usize; 3],
+        weight: Use,
+    ) -> Result<(), DeviceError> {
+        let most = self.gpu.limits.max_compute_workgroups_per_dimension as usize;
+        self.selections.push(Selection {
+            op: node.op.name(),
+            operands: self.operands(node),
+            kernel: kernel.name(),
+            reason: reason.to_owned(),
+            site: format!("{}:{}", node.site.file(), node.site.line()),
+        });
+        self.steps.push(Step {
+            pipeline: self.gpu.pipeline(kernel)?,
+            selection: self.selections.len() - 1,
+            params,
+            args,
+            // Kernels walk what the grid cannot cover.
+            grid: grid.map(|n| n.clamp(1, most) as u32),
+            weight,
+        });
+        Ok(())
+    }
+
+    /// Kernels that take the rows' elements one a lane.
+    fn per_element(
+        &mut self,
+        node: &Node,
+        kernel: &Kernel,
+        params: Vec<u32>,
+        args: Vec<Arg>,
+        out: &RowsArg,
+        weight: Use,
+    ) -> Result<(), DeviceError> {
+        let grid = [out.width.div_ceil(64), out.rows, 1];
+        self.push(node, kernel, "one element a lane", params, args, grid, weight)
+    }
+
+    /// Activations as 8-bit codes: quantises them unless the scratch holds them already.
+    fn quantise(&mut self, node: &Node, x: ValueId) -> Result<(), DeviceError> {
+        let rows = self.last(node, x)?;
+        let blocks = rows.width / BLOCK;
+        self.acts = self.acts.max(rows.rows * blocks);
+        if self.quantised == Some(x) {
+            return Ok(());
+        }
+        let mut params = rows.counts().to_vec();
+        params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
+        let grid = [blocks.div_ceil(64), rows.rows, 1];
+        let args = vec![Arg::Acts, Arg::Meta];
+        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)?;
+        self.quantised = Some(x);
+        Ok(())
+    }
+
+    fn product(
+        &mut self,
+        node: &Node,
+        x: ValueId,
+        weight: usize,
+        bias: Option<usize>,
+        out: ValueId,
+    ) -> Result<(), DeviceError> {
+        let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
+        let integer = self.precision == Precision::Fast && dtype.is_quantised();
+        if integer {
+            self.quantise(node, x)?;
+        }
+        let (x, out) = (self.last(node, x)?, self.last(node, out)?);
+        let columns = select::columns(out.rows);
+        let Some(kernel) = select::matmul(dtype, integer, false, columns) else {
+            return self.unsupported(node, format!("{dtype} is not a type of weights"));
+        };
+        let (n, k) = (shape.rows(), shape.last());
+        let mut params = out.counts().to_vec();
+        params.extend([n, k.div_ceil(BLOCK), k, x.at, x.stride, out.at, out.stride].map(|v| v as u32));
+        params.extend([0; 6]);
+        params.extend([u32::MAX, 0, 0, 0, 1, 1]);
+        let tiles = n.div_ceil(select::MATMUL_ROWS as usize);
+        let grid = [tiles, out.rows.div_ceil(columns as usize), 1];
+        let mut args = vec![Arg::Chunk, Arg::Chunk, bias.map_or(Arg::Chunk, Arg::Elements)];
+        if integer {
+            args.extend([Arg::Acts, Arg::Meta]);
+        }
+        let reason = if integer { "integer products" } else { "f32 activations" };
+        self.push(node, &kernel, reason, params, args, grid, Use::Matrix { weight, bias })
+    }
+
+    fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
+        match &node.op {
+            Op::MatMul => {
+                let w = self.matrix(node, node.inputs[1])?;
+                self.product(node, node.inputs[0], w, None, node.outputs[0])
+            }
+            Op::MatMuls { biased } => {
+                let n = biased.len();
+                let mut rows = node.inputs[n + 1..].iter();
+                for (i, has) in biased.iter().enumerate() {
+                    let w = self.matrix(node, node.inputs[1 + i])?;
+                    let bias = if *has { rows.next() } else { None };
+                    let bias = bias.map(|id| self.elements(node, *id)).transpose()?;
+                    self.product(node, node.inputs[0], w, bias, node.outputs[i])?;
+                }
+                Ok(())
+            }
+            Op::Gather => self.gather(node),
+            Op::Binary(op) => {
+                let op = if *op == Binary::Add { Elementwise::Add } else { Elementwise::Mul };
+                self.binary(node, op)
+            }
+            Op::GatedActivate(activation) => {
+                let op = match activation {
+                    Activation::Silu => Elementwise::SiluMul,
+                    Activation::GeluTanh => Elementwise::GeluTanhMul,
+                    Activation::GeluErf => Elementwise::GeluErfMul,
+                    Activation::Sigmoid => Elementwise::SigmoidMul,
+                };
+                self.binary(node, op)
+            }
+            Op::Activate(activation) => {
+                let op = match activation {
+                    Activation::Silu => Elementwise::Silu,
+                    Activation::GeluTanh => Elementwise::GeluTanh,
+                    Activation::GeluErf => Elementwise::GeluErf,
+                    Activation::Sigmoid => Elementwise::Sigmoid,
+                };
+                self.unary(node, op, 0.0)
+            }
+            Op::Scale { factor } => self.unary(node, Elementwise::Scale, *factor),
+            Op::RmsNorm { eps } => {
+                let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+                self.norm(node, [x, x, out, out], node.inputs[1], *eps, false)
+            }
+            Op::AddRmsNorm { eps } => {
+                let [a, b, sum, out] = [node.inputs[0], node.inputs[1], node.outputs[0], node.outputs[1]];
+                let rows = [self.last(node, a)?, self.last(node, b)?, self.last(node, sum)?, self.last(node, out)?];
+                self.norm(node, rows, node.inputs[2], *eps, true)
+            }
+            Op::Rope { magnitude } => self.rope(node, *magnitude),
+            Op::KvWrite => self.kv_write(node),
+            Op::Attention { scale, window, softcap } => self.attention(node, *scale, *window, *softcap),
+            Op::Route { k, renormalise } => self.route(node, *k, *renormalise),
+            Op::ExpertMatMul => self.experts(node),
+            Op::ExpertSum => {
+                let y = self.last(node, node.inputs[0])?;
+                let weights = self.last(node, node.inputs[1])?;
+                let out = self.last(node, node.outputs[0])?;
+                let mut params = out.counts().to_vec();
+                params.extend(
+                    [out.width, weights.width, y.at, y.stride, weights.at, weights.stride, out.at, out.stride]
+                        .map(|v| v as u32),
+                );
+                self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
+            }
+            Op::ShortConv => self.short_conv(node),
+        }
+    }
+
+    fn unary(&mut self, node: &Node, op: Elementwise, factor: f32) -> Result<(), DeviceError> {
+        let [x, out] = self.alike(node, [node.inputs[0], node.outputs[0]])?;
+        self.elementwise(node, op, [x, x, out], factor)
+    }
+
+    fn elementwise(
+        &mut self,
+        node: &Node,
+        op: Elementwise,
+        [a, b, out]: [RowsArg; 3],
+        factor: f32,
+    ) -> Result<(), DeviceError> {
+        let mut params = out.counts().to_vec();
+        params.extend([out.width, a.at, a.stride, b.at, b.stride, out.at, out.stride].map(|v| v as u32));
+        params.push(factor.to_bits());
+        self.per_element(node, &select::elementwise(op), params, vec![], &out, Use::None)
+    }
+
+    fn binary(&mut self, node: &Node, op: Elementwise) -> Result<(), DeviceError> {
+        let (mut a, mut b) = (node.inputs[0], node.inputs[1]);
+        if self.resolver.weight(a).is_some() && matches!(op, Elementwise::Add | Elementwise::Mul) {
+            (a, b) = (b, a);
+        }
+        if self.resolver.weight(b).is_none() {
+            let rows = self.alike(node, [a, b, node.outputs[0]])?;
+            return self.elementwise(node, op, rows, 0.0);
+        }
+        if !matches!(op, Elementwise::Add | Elementwise::Mul) {
+            return self.unsupported(node, "a weight can be added or multiplied only");
+        }
+        let weight = self.elements(node, b)?;
+        let shape = self.resolver.shape(b);
+        let layout = self.resolver.graph.value(b).layout;
+        // A row for all rows; a weight of the operand's own shape is rows of its own.
+        if layout.row_stride() != Some(0) && shape.rows() > 1 {
+            return self.unsupported(node, "a weight can be added or multiplied only as one row for all");
+        }
+        let x = self.last(node, a)?;
+        let out = self.last(node, node.outputs[0])?;
+        let mut params = out.counts().to_vec();
+        params.extend([out.width, x.at, x.stride, layout.offset, out.at, out.stride].map(|v| v as u32));
+        let fix = Use::Elements { weight, parameter: 6 };
+        self.per_element(node, &select::binary_row(op), params, vec![Arg::Elements(weight)], &out, fix)
+    }
+
+    fn gather(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let (table, ids) = (node.inputs[0], self.words(node, node.inputs[1])?);
+        let out = self.last(node, node.outputs[0])?;
+        let mut params = out.counts().to_vec();
+        let Some(weight) = self.resolver.weight(table) else {
+            let from = self.last(node, table)?;
+            params.extend([out.width as u32, ids]);
+            params.extend([from.at, from.stride, from.rows, out.at, out.stride].map(|v| v as u32));
+            return self.per_element(node, &select::gather_rows(), params, vec![], &out, Use::None);
+        };
+        let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
+        let Some(kernel) = select::gather(dtype) else {
+            return self.unsupported(node, format!("{dtype} is not a type of weights"));
+        };
+        let blocks = out.width.div_ceil(BLOCK);
+        params.extend([blocks as u32, out.width as u32, ids, out.at as u32, out.stride as u32]);
+        params.extend([0, 0, shape.rows() as u32, 0, 0, 0, 0, 0, 0]);
+        let grid = [blocks.div_ceil(64), out.rows, 1];
+        let args = vec![Arg::Chunk, Arg::Chunk];
+        self.push(node, &kernel, "decodes rows of the packed layout", params, args, grid, Use::Table { weight })
+    }
+
+    fn norm(
+        &mut self,
+        node: &Node,
+        [x, y, sum, out]: [RowsArg; 4],
+        weight: ValueId,
+        eps: f32,
+        add: bool,
+    ) -> Result<(), DeviceError> {
+        let weight = self.elements(node, weight)?;
+        let width = self.resolver.shape(node.inputs[0]).last();
+        let inner = out.width.checked_div(width).unwrap_or(1);
+        let [rows, bound, per] = out.counts();
+        let mut params = vec![rows * inner as u32, bound, per * inner as u32];
+        params.extend(
+            [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0].map(|v| v as u32),
+        );
+        params.extend([eps.to_bits(), inner as u32]);
+        let fix = Use::Elements { weight, parameter: 12 };
+        let args = vec![Arg::Elements(weight)];
+        self.push(node, &select::rms_norm(add), "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)
+    }
+
+    /// First word of the table of cosines and sines of `pos`, which the host fills in for every step.
+    fn rope_table(&mut self, node: &Node, magnitude: f32) -> Result<usize, DeviceError> {
+        let weight = self.elements(node, node.inputs[2])?;
+        let Some(port) = self.resolver.graph.port_of(node.inputs[1]) else {
+            return self.unsupported(node, "positions must be an input");
+        };
+        let pos = self.last(node, node.inputs[1])?;
+        if self.resolver.graph.port(port).kind != PortKind::Input || !pos.is_dense() {
+            return self.unsupported(node, "positions must be an input, whole");
+        }
+        let same = |t: &&RopeTable| t.weight == weight && t.pos == pos.at && t.magnitude == magnitude;
+        if let Some(table) = self.ropes.iter().find(same) {
+            return Ok(table.at);
+        }
+        let half = self.weights[weight].shape.elements();
+        let at = self.step_words;
+        let value = self.resolver.graph.value(node.inputs[1]);
+        self.ropes.push(RopeTable {
+            at,
+            weight,
+            pos: pos.at,
+            rows: pos.width,
+            bound: value.bound.map(|b| b.0 as usize),
+            magnitude,
+        });
+        self.step_words += (2 * half * pos.width).next_multiple_of(ALIGN);
+        Ok(at)
+    }
+
+    fn rope(&mut self, node: &Node, magnitude: f32) -> Result<(), DeviceError> {
+        let table = self.rope_table(node, magnitude)?;
+        let (x, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
+        let head_dim = self.resolver.shape(node.inputs[0]).last();
+        let half = self.resolver.shape(node.inputs[2]).elements();
+        let heads = x.width / head_dim.max(1);
+        let mut params = out.counts().to_vec();
+        params.extend(
+            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table].map(|v| v as u32),
+        );
+        let grid = [(heads * (head_dim - half)).div_ceil(64), out.rows, 1];
+        let reason = "angles by the host, in f64";
+        self.push(node, &select::rope(), reason, params, vec![], grid, Use::None)
+    }
+
+    /// What kernels know of the cache: its heads and rows, and blocks and entries of the page table.
+    fn cache(&self, node: &Node, k_dim: usize) -> Result<(usize, KvKernel, usize, [usize; 2]), DeviceError> {
+        let state = self.state(node)?;
+        let id = node.inputs[node.op.state_operand().unwrap_or(0)];
+        let value = self.resolver.graph.value(id);
+        let half = match value.dtype {
+            DType::F32 => false,
+            DType::F16 => true,
+            other => return self.unsupported(node, format!("a KV cache of {other}")),
+        };
+        let dims = value.layout.shape.dims();
+        let pages = node.op.roles().iter().position(|r| *r == "pages").map(|i| node.inputs[i]);
+        let table = pages.map_or(0, |id| self.resolver.shape(id).last());
+        let kernel = KvKernel { half, k_dim, v_dim: dims[3] - k_dim };
+        Ok((state, kernel, dims[2], [dims[0], table]))
+    }
+
+    fn kv_write(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let k_dim = self.resolver.shape(node.inputs[0]).last();
+        let (state, kernel, heads, [blocks, table]) = self.cache(node, k_dim)?;
+        let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
+        let (pos, pages, seq) = (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
+        let mut params = k.counts().to_vec();
+        params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
+        params.extend([pos, seq, pages]);
+        let grid = [heads, k.rows, 1];
+        let args = vec![Arg::State(state)];
+        self.push(node, &select::kv_write(kernel), "paged cache", params, args, grid, Use::None)
+    }
+
+    fn attention(
+        &mut self,
+        node: &Node,
+        scale: f32,
+        window: Option<u32>,
+        softcap: Option<f32>,
+    ) -> Result<(), DeviceError> {
+        let shape = self.resolver.shape(node.inputs[0]);
+        let (heads, k_dim) = (shape.dims()[1], shape.last());
+        let (state, kernel, kv_heads, [blocks, table]) = self.cache(node, k_dim)?;
+        let (q, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
+        let splits = (table * KV_BLOCK).div_ceil(SPLIT).max(1);
+        let split = out.rows <= SPLIT_ROWS && splits > 1;
+        let step = [2, 3, 5].map(|i| self.words(node, node.inputs[i]));
+        let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
+        let window = window.unwrap_or(u32::MAX);
+        let mut params = out.counts().to_vec();
+        params.extend([heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride].map(|v| v as u32));
+        params.extend([pos, until, self.seq(node)?, pages, scale.to_bits(), window]);
+        params.extend([softcap.unwrap_or(0.0).to_bits(), u32::from(softcap.is_some())]);
+        if !split {
+            let grid = [1, heads, out.rows];
+            let reason = "a workgroup a row and head";
+            let args = vec![Arg::State(state)];
+            return self.push(node, &select::attention(kernel, false), reason, params, args, grid, Use::None);
+        }
+        self.parts = self.parts.max(out.rows * heads * splits * (kernel.v_dim + 2));
+        let args = vec![Arg::State(state), Arg::Parts];
+        let reason = "few rows: a workgroup a split of keys";
+        let grid = [splits, heads, out.rows];
+        self.push(node, &select::attention(kernel, true), reason, params, args, grid, Use::None)?;
+        let mut params = out.counts().to_vec();
+        params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
+        params.extend([pos, until, window]);
+        let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
+        self.push(node, &select::merge(kernel.v_dim), "splits in order", params, vec![Arg::Parts], grid, Use::None)
+    }
+
+    fn route(&mut self, node: &Node, k: usize, renormalise: bool) -> Result<(), DeviceError> {
+        let logits = self.last(node, node.inputs[0])?;
+        let (weights, ids) = (self.last(node, node.outputs[0])?, self.last(node, node.outputs[1])?);
+        let status = self.status.map_or(0, |(at, _)| at);
+        let mut params = logits.counts().to_vec();
+        params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
+        params.extend(
+            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status].map(|v| v as u32),
+        );
+        let grid = [logits.rows.div_ceil(64), 1, 1];
+        self.push(node, &select::route(), "a row a lane", params, vec![], grid, Use::None)
+    }
+
+    fn experts(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let weight = self.matrix(node, node.inputs[1])?;
+        let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
+        let &[experts, n, k] = shape.dims() else { return self.unsupported(node, "experts have three axes") };
+        let integer = self.precision == Precision::Fast && dtype.is_quantised();
+        if integer {
+            self.quantise(node, node.inputs[0])?;
+        }
+        let ids = self.words(node, node.inputs[2])?;
+        let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
+        let Some(kernel) = select::matmul(dtype, integer, true, 1) else {
+            return self.unsupported(node, format!("{dtype} is not a type of weights"));
+        };
+        let share = out.rows / x.rows.max(1);
+        let mut params = out.counts().to_vec();
+        params.extend([n, k.div_ceil(BLOCK), k, x.at, x.stride, out.at, out.stride].map(|v| v as u32));
+        params.extend([0; 6]);
+        params.extend([u32::MAX, ids, n as u32, 0, share.max(1) as u32, experts as u32]);
+        let grid = [n.div_ceil(select::MATMUL_ROWS as usize), out.rows, 1];
+        let mut args = vec![Arg::Chunk, Arg::Chunk, Arg::Chunk];
+        if integer {
+            args.extend([Arg::Acts, Arg::Meta]);
+        }
+        self.push(node, &kernel, "each row's own expert", params, args, grid, Use::Experts { weight })
+    }
+
+    fn short_conv(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let state = self.state(node)?;
+        let weight = self.elements(node, node.inputs[1])?;
+        let past = self.resolver.shape(node.inputs[2]).dims()[1];
+        let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
+        let step = [3, 4, 5, 6].map(|i| self.words(node, node.inputs[i]));
+        let [pos, extents, slots, snap] = [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
+        let Some(start) = self.start_at else { return self.unsupported(node, "the extents must be an input") };
+        let value = self.resolver.graph.value(node.inputs[4]);
+        let seqs = value.layout.shape.elements();
+        let bound = value.bound.map_or(u32::MAX, |b| b.0);
+        let mut params = vec![seqs as u32, bound, 1];
+        params.extend([x.width, x.at, x.stride, out.at, out.stride, 0].map(|v| v as u32));
+        params.extend([pos, start as u32, extents, slots, snap]);
+        let grid = [x.width.div_ceil(64), seqs, 1];
+        let fix = Use::Elements { weight, parameter: 8 };
+        let args = vec![Arg::Elements(weight), Arg::State(state)];
+        self.push(node, &select::short_conv(past), "a channel a lane", params, args, grid, fix)
+    }
+}

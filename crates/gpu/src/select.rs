@@ -1,0 +1,268 @@
+//! All choices of kernels.
+
+use tensor::DType;
+use wgpu::Features;
+
+use crate::adapter::AdapterInfo;
+use crate::kernel::{Binding, Kernel};
+use crate::pack::{Scales, planes};
+
+/// What a device offers to kernels, after probing.
+#[derive(Clone, Debug)]
+pub(crate) struct Capabilities {
+    /// Lanes of a subgroup, when all subgroups are of one size that kernels know.
+    pub(crate) subgroup: Option<u32>,
+    /// Timestamps around dispatches.
+    pub(crate) timestamps: bool,
+}
+
+/// Kernel families that are used although probing would choose others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Families {
+    /// No subgroup operations.
+    pub no_subgroups: bool,
+}
+
+impl Capabilities {
+    pub(crate) fn new(info: &AdapterInfo, features: Features, families: Families) -> Capabilities {
+        let (least, most) = info.subgroups;
+        let subgroups = features.contains(Features::SUBGROUP) && !families.no_subgroups && least == most;
+        Capabilities {
+            subgroup: subgroups.then_some(least),
+            timestamps: features
+                .contains(Features::TIMESTAMP_QUERY | Features::TIMESTAMP_QUERY_INSIDE_PASSES),
+        }
+    }
+}
+
+const BASIC: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars];
+const ELEMENTS: &[Binding] =
+    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("elements", "f32")];
+const QUANTISE: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Write("acts", "vec4<u32>"),
+    Binding::Write("meta_", "vec2<u32>"),
+];
+const TABLE: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("w4", "vec4<u32>"),
+    Binding::Read("w1", "u32"),
+];
+const MATMUL_F32: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("w4", "vec4<u32>"),
+    Binding::Read("w1", "u32"),
+    Binding::Read("elements", "f32"),
+];
+const MATMUL_I8: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("w4", "vec4<u32>"),
+    Binding::Read("w1", "u32"),
+    Binding::Read("elements", "f32"),
+    Binding::Read("acts", "vec4<u32>"),
+    Binding::Read("meta_", "vec2<u32>"),
+];
+const KV: &[Binding] =
+    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("kv", "u32")];
+const KV_READ: &[Binding] =
+    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("kv", "u32")];
+const KV_PARTS: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("kv", "u32"),
+    Binding::Write("parts", "f32"),
+];
+const PARTS: &[Binding] =
+    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("parts", "f32")];
+const CONV: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("elements", "f32"),
+    Binding::Write("ring", "f32"),
+];
+
+const MATH: &str = include_str!("kernels/math.wgsl");
+const WEIGHTS: &str = include_str!("kernels/weights.wgsl");
+
+/// Keys of a split of attention: splits lie at absolute multiples.
+pub(crate) const SPLIT: usize = 256;
+/// Rows of a bucket up to which the splits of attention are workgroups of their own.
+pub(crate) const SPLIT_ROWS: usize = 8;
+/// Lanes of a matmul's workgroup.
+const MATMUL_LANES: u32 = 64;
+/// Rows of weights of a matmul's tile.
+pub(crate) const MATMUL_ROWS: u32 = 4;
+
+fn kernel(
+    family: &'static str,
+    parts: &'static [&'static str],
+    bindings: &'static [Binding],
+    parameters: &[(&'static str, u32)],
+) -> Kernel {
+    Kernel { family, parts, bindings, parameters: parameters.to_vec() }
+}
+
+/// Elementwise operations, as elementwise.wgsl numbers them.
+#[derive(Clone, Copy)]
+pub(crate) enum Elementwise {
+    Add = 0,
+    Mul = 1,
+    Silu = 2,
+    GeluTanh = 3,
+    GeluErf = 4,
+    Sigmoid = 5,
+    SiluMul = 6,
+    GeluTanhMul = 7,
+    GeluErfMul = 8,
+    SigmoidMul = 9,
+    Scale = 10,
+}
+
+pub(crate) fn elementwise(op: Elementwise) -> Kernel {
+    kernel("elementwise", &[MATH, include_str!("kernels/elementwise.wgsl")], BASIC, &[("OP", op as u32)])
+}
+
+/// A row of a weight added to (0) or multiplied with (1) every row.
+pub(crate) fn binary_row(op: Elementwise) -> Kernel {
+    kernel("binary_row", &[include_str!("kernels/binary_row.wgsl")], ELEMENTS, &[("OP", op as u32)])
+}
+
+pub(crate) fn rms_norm(add: bool) -> Kernel {
+    let parameters = [("LANES", 128), ("ADD", u32::from(add))];
+    kernel("rms_norm", &[include_str!("kernels/rms_norm.wgsl")], ELEMENTS, &parameters)
+}
+
+pub(crate) fn rope() -> Kernel {
+    kernel("rope", &[include_str!("kernels/rope.wgsl")], BASIC, &[])
+}
+
+pub(crate) fn quantise() -> Kernel {
+    kernel("quantise", &[include_str!("kernels/quantise.wgsl")], QUANTISE, &[])
+}
+
+/// Parameters of weights.wgsl.
+fn format(dtype: DType) -> Option<[(&'static str, u32); 4]> {
+    let planes = planes(dtype)?;
+    let bits = match dtype {
+        DType::F32 => 32,
+        DType::F16 => 16,
+        DType::BF16 => 17,
+        DType::Q8_0 => 8,
+        _ => 4,
+    };
+    let scales = match planes.scales {
+        Scales::None => 0,
+        Scales::Half => 1,
+        Scales::HalfPair => 2,
+        Scales::Super => 3,
+    };
+    let offset = match dtype {
+        DType::Q4_0 => 8,
+        DType::Q5_0 => 16,
+        DType::Q6_K => 32,
+        _ => 0,
+    };
+    Some([("BITS", bits), ("HIGH", planes.high as u32), ("SCALES", scales), ("OFFSET", offset)])
+}
+
+pub(crate) fn gather(dtype: DType) -> Option<Kernel> {
+    Some(kernel("gather", &[WEIGHTS, include_str!("kernels/gather.wgsl")], TABLE, &format(dtype)?))
+}
+
+pub(crate) fn gather_rows() -> Kernel {
+    kernel("gather_rows", &[include_str!("kernels/gather_rows.wgsl")], BASIC, &[])
+}
+
+/// A product with weights of a type. `columns`: rows of activations of a tile.
+pub(crate) fn matmul(dtype: DType, integer: bool, experts: bool, columns: u32) -> Option<Kernel> {
+    let mut parameters = format(dtype)?.to_vec();
+    parameters.extend([
+        ("INTEGER", u32::from(integer)),
+        ("EXPERTS", u32::from(experts)),
+        ("LANES", MATMUL_LANES),
+        ("ROWS", MATMUL_ROWS),
+        ("COLS", columns),
+    ]);
+    let bindings = if integer { MATMUL_I8 } else { MATMUL_F32 };
+    let family = if integer { "matmul_i8" } else { "matmul_f32" };
+    Some(kernel(family, &[WEIGHTS, include_str!("kernels/matmul.wgsl")], bindings, &parameters))
+}
+
+/// Columns of a tile for a bucket of so many rows.
+pub(crate) fn columns(rows: usize) -> u32 {
+    rows.next_power_of_two().clamp(1, 16) as u32
+}
+
+/// The types and head sizes of a KV cache.
+#[derive(Clone, Copy)]
+pub(crate) struct KvKernel {
+    pub(crate) half: bool,
+    pub(crate) k_dim: usize,
+    pub(crate) v_dim: usize,
+}
+
+impl KvKernel {
+    fn parameters(&self) -> Vec<(&'static str, u32)> {
+        let dtype = if self.half { DType::F16 } else { DType::F32 };
+        let (k_words, row) = crate::state::kv_row_words(dtype, self.k_dim, self.v_dim);
+        vec![
+            ("HALF", u32::from(self.half)),
+            ("DK", self.k_dim as u32),
+            ("DV", self.v_dim as u32),
+            ("K_WORDS", k_words as u32),
+            ("ROW", row as u32),
+        ]
+    }
+}
+
+const KV_PART: &str = include_str!("kernels/kv.wgsl");
+const MERGE_WEIGHTS: &str = include_str!("kernels/merge_weights.wgsl");
+
+pub(crate) fn kv_write(kv: KvKernel) -> Kernel {
+    kernel("kv_write", &[KV_PART, include_str!("kernels/kv_write.wgsl")], KV, &kv.parameters())
+}
+
+/// Attention; with `split`, each split leaves its part for [`merge`].
+pub(crate) fn attention(kv: KvKernel, split: bool) -> Kernel {
+    let mut parameters = kv.parameters();
+    parameters.extend([
+        ("SPLIT", SPLIT as u32),
+        ("STEPS", kv.v_dim.div_ceil(64) as u32),
+        ("LOOP", u32::from(!split)),
+    ]);
+    let parts = &[MATH, KV_PART, MERGE_WEIGHTS, include_str!("kernels/attention.wgsl")];
+    let (family, bindings) =
+        if split { ("attention_split", KV_PARTS) } else { ("attention_loop", KV_READ) };
+    kernel(family, parts, bindings, &parameters)
+}
+
+pub(crate) fn merge(v_dim: usize) -> Kernel {
+    let parameters = [("DV", v_dim as u32), ("SPLIT", SPLIT as u32)];
+    let parts = &[MATH, MERGE_WEIGHTS, include_str!("kernels/merge.wgsl")];
+    kernel("attention_merge", parts, PARTS, &parameters)
+}
+
+pub(crate) fn route() -> Kernel {
+    kernel("route", &[MATH, include_str!("kernels/route.wgsl")], BASIC, &[])
+}
+
+pub(crate) fn expert_sum() -> Kernel {
+    kernel("expert_sum", &[include_str!("kernels/expert_sum.wgsl")], BASIC, &[])
+}
+
+/// `past`: rows of the state.
+pub(crate) fn short_conv(past: usize) -> Kernel {
+    let past = past as u32;
+    let parameters = [("PAST", past), ("ROOM", past.max(1)), ("SHIFTS", past.saturating_sub(1))];
+    kernel("short_conv", &[include_str!("kernels/short_conv.wgsl")], CONV, &parameters)
+}
