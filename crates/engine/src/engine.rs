@@ -131,7 +131,8 @@ impl Engine {
     /// Queues a request.
     ///
     /// # Errors
-    /// A prompt that is empty, too long for the context or not of this vocabulary; bad sampling options.
+    /// A prompt that is empty, too long for the context (or as long, with output to follow) or not of this vocabulary;
+    /// bad sampling options.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         let Request { prompt, task } = request;
         let vocab = self.info().vocab;
@@ -140,6 +141,10 @@ impl Engine {
         }
         if prompt.len() > self.size.context {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: self.size.context });
+        }
+        let generates = matches!(task, Task::Generate { max_tokens, .. } if max_tokens != Some(0));
+        if generates && prompt.len() == self.size.context {
+            return Err(EngineError::NoRoomForOutput { context: self.size.context });
         }
         if let Some(index) = prompt.iter().position(|id| *id as usize >= vocab) {
             return Err(EngineError::TokenId { index, id: prompt[index], vocab });
@@ -186,14 +191,6 @@ impl Engine {
         }
     }
 
-    /// True when no request is in progress.
-    pub fn is_idle(&self) -> bool {
-        self.flight.is_none()
-            && self.ready.is_empty()
-            && self.scheduler.waiting.is_empty()
-            && self.scheduler.running.iter().all(|s| s.cancelled)
-    }
-
     /// Advances the work. Ready with events when something happened, ready with `None` when nothing is left to do,
     /// pending while the device computes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Event>>> {
@@ -223,13 +220,7 @@ impl Engine {
             outs: self.plans.limits.outs,
             recurrent: self.info().recurrent,
         };
-        let (segments, full) = self.scheduler.plan(&mut self.cache, budget);
-        if let Some(index) = full {
-            let id = self.scheduler.running[index].id;
-            self.retire(index);
-            self.ready.push(Event::Finished { id, reason: Finish::ContextFull });
-            return true;
-        }
+        let segments = self.scheduler.plan(&mut self.cache, budget);
         if segments.is_empty() {
             return false;
         }
