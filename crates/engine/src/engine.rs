@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use graph::backend::{Backend, DeviceError, Precision};
 use graph::{Fence, PlanReport};
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
-use sha2::{Digest, Sha256};
 
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
+use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
 use crate::plans::{Plans, Progress, Recipe};
 use crate::request::{Event, Finish, Request, RequestId, Task};
@@ -113,19 +113,20 @@ impl Engine {
         self.plans.reports()
     }
 
-    /// A digest of what decides the bits of an answer: device and kernels, plans, precision, context. Of the weights it
-    /// covers name, number and size, not their values: two checkpoints alike in these share it.
+    /// A digest, in sixteen hexadecimal digits, of what decides the bits of a request's logits: the version of this program,
+    /// the device and its kernels, the plans (ops, shapes, types, precision, KV type), the context, the number of
+    /// sequences at once, and the weights.
+    ///
+    /// Weights, rotary tables among them, are covered by name, type and shape, and by their values at three places:
+    /// whole rows of at least 4 KiB at the beginning, in the middle and at the end of each, and all of what is smaller.
+    /// So another model, another quantisation or a fine-tune of the same model has another fingerprint; a change of a
+    /// large matrix in other places only is not seen. Tokenizer and chat template are not covered: they decide which
+    /// tokens are asked for, not what is answered to them.
     pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update(env!("CARGO_PKG_VERSION"));
-        hash.update(self.backend.description());
-        let (info, bytes) = (self.model.info(), self.model.checkpoint().file_bytes());
-        hash.update(format!("{:?} {} {}", self.precision, self.size.context, self.size.slots));
-        hash.update(format!("{} {} {bytes}", info.name, info.parameters));
-        for report in self.plans.reports() {
-            hash.update(report.identity.to_string());
-        }
-        hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
+        let setting = format!("{:?} {} {}", self.precision, self.size.context, self.size.slots);
+        let fixed = [env!("CARGO_PKG_VERSION").to_owned(), self.backend.description(), setting];
+        let plans = self.plans.reports().iter().map(|report| report.identity.to_string());
+        fingerprint(fixed.into_iter().chain(plans), &self.plans.digest)
     }
 
     /// Queues a request.

@@ -6,6 +6,7 @@ mod byte_size;
 mod cache;
 mod engine;
 mod error;
+mod fingerprint;
 mod options;
 mod plans;
 mod request;
