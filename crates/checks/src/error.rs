@@ -18,6 +18,16 @@ pub enum CheckError {
         /// What is wrong.
         problem: String,
     },
+    /// An option is outside its range.
+    #[error("option {option} is {value}, at least {least} is needed")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// The value given.
+        value: usize,
+        /// The least that makes sense.
+        least: usize,
+    },
     /// The checkpoint cannot be opened.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
