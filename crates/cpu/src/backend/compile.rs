@@ -366,7 +366,11 @@ impl Compiler<'_> {
             }
             Op::Route { renormalise, .. } => {
                 self.select(node, "route", "softmax, selection");
+                let graph = self.resolver.graph;
+                let of_step =
+                    graph.row_scalar().is_none_or(|rows| graph.value(node.inputs[0]).bound == Some(rows));
                 Step::Route {
+                    of_step,
                     logits: self.last(node, node.inputs[0])?,
                     renormalise: *renormalise,
                     weights: self.last(node, node.outputs[0])?,

@@ -12,7 +12,7 @@ use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};
 
 use super::state::CpuState;
-use super::steps::{Ctx, Step};
+use super::steps::{Ctx, Refused, Step};
 use super::weight::CpuWeight;
 use super::{Arena, Shared, memory_error};
 
@@ -165,7 +165,7 @@ impl Instance for CpuInstance {
             io: self.io.clone(),
             seq: self.sequences(),
             scalars: self.scalars.clone(),
-            error: Mutex::new(None),
+            refused: Mutex::default(),
             finished: AtomicBool::new(false),
             done: Mutex::new(Some((signal, flight.clone()))),
         };
@@ -184,6 +184,7 @@ impl Instance for CpuInstance {
         let outcome = self.flight.as_ref().and_then(|f| lock(&f.outcome).clone());
         match outcome {
             Some(Ok(())) => {}
+            Some(Err(DeviceError::Numeric { rows, .. })) if !rows.is_empty() => {}
             Some(Err(error)) => return Err(error),
             None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
         }
@@ -201,7 +202,7 @@ struct StepJob {
     io: Arc<Io>,
     scalars: Vec<u32>,
     seq: Vec<u32>,
-    error: Mutex<Option<DeviceError>>,
+    refused: Mutex<Refused>,
     finished: AtomicBool,
     done: Mutex<Option<(Signal, Arc<Flight>)>>,
 }
@@ -217,7 +218,7 @@ impl Job for StepJob {
             seq: &self.seq,
             weights: &self.weights,
             states: &self.states,
-            error: &self.error,
+            refused: &self.refused,
         };
         for step in &self.plan.steps {
             step.run(&ctx, worker);
@@ -231,12 +232,10 @@ impl Drop for StepJob {
     /// The pool lets go of a job after the last worker has left it, whether it ended or panicked.
     fn drop(&mut self) {
         if let Some((signal, flight)) = lock(&self.done).take() {
-            let result = match lock(&self.error).take() {
-                Some(error) => Err(error),
-                None if self.finished.load(Ordering::Acquire) => Ok(()),
-                None => {
-                    Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into()))
-                }
+            let result = if self.finished.load(Ordering::Acquire) {
+                std::mem::take(&mut *lock(&self.refused)).error().map_or(Ok(()), Err)
+            } else {
+                Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into()))
             };
             *lock(&flight.outcome) = Some(result.clone());
             signal.set(result);

@@ -1,9 +1,11 @@
 //! The kernels of a plan, as all workers run them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use graph::backend::DeviceError;
+use tensor::ops::moe::REFUSED_LOGITS;
 
 use crate::isa::CpuIsa;
 use crate::matmul::{Activations, Output, RowMap, gather_row, matmul_groups};
@@ -31,7 +33,7 @@ pub(super) struct Ctx<'a> {
     pub(super) seq: &'a [u32],
     pub(super) weights: &'a [Arc<CpuWeight>],
     pub(super) states: &'a [Arc<CpuState>],
-    pub(super) error: &'a Mutex<Option<DeviceError>>,
+    pub(super) refused: &'a Mutex<Refused>,
 }
 
 impl Ctx<'_> {
@@ -96,8 +98,34 @@ impl Ctx<'_> {
         unsafe { std::slice::from_raw_parts(self.arena.wrapping_add(at).cast(), count) }
     }
 
-    fn fail(&self, error: DeviceError) {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    /// Notes that an op met a row whose values it must not pass on. `None` where its rows are not those of the step.
+    fn refuse(&self, op: &'static str, problem: &'static str, row: Option<usize>) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        // A barrier lies between steps, and within one all workers say the same.
+        refused.first.get_or_insert((op, problem));
+        match row {
+            Some(row) => drop(refused.rows.insert(row as u32)),
+            None => refused.whole = true,
+        }
+    }
+}
+
+/// What the ops of a submission refused.
+#[derive(Default)]
+pub(super) struct Refused {
+    /// The first op that did, and why.
+    first: Option<(&'static str, &'static str)>,
+    rows: BTreeSet<u32>,
+    /// It is not known which rows.
+    whole: bool,
+}
+
+impl Refused {
+    /// The error to report, if anything was refused.
+    pub(super) fn error(self) -> Option<DeviceError> {
+        let (op, problem) = self.first?;
+        let rows = if self.whole { vec![] } else { self.rows.into_iter().collect() };
+        Some(DeviceError::Numeric { op: op.to_owned(), problem: problem.to_owned(), rows })
     }
 }
 
@@ -201,6 +229,8 @@ pub(super) enum Step {
         renormalise: bool,
         weights: RowsArg,
         experts: RowsArg,
+        /// The rows are those of the step.
+        of_step: bool,
     },
     /// Sorts the rows of [`Step::ExpertProducts`] by expert into `order`: see [`ExpertOrder`].
     Sort {
@@ -371,8 +401,8 @@ impl Step {
                     vector::rope(ctx.isa, x.part(rows).into(), *head_dim, cos, sin, part);
                 });
             }
-            Step::Route { logits, renormalise, weights, experts } => {
-                route(ctx, worker, logits, *renormalise, weights, experts);
+            Step::Route { logits, renormalise, weights, experts, of_step } => {
+                route(ctx, worker, logits, *renormalise, [weights, experts], *of_step);
             }
             Step::Sort { experts, order } => {
                 if worker.index() == 0 {
@@ -518,8 +548,8 @@ fn route(
     worker: &Worker<'_>,
     logits: &RowsArg,
     renormalise: bool,
-    weights: &RowsArg,
-    experts: &RowsArg,
+    [weights, experts]: [&RowsArg; 2],
+    of_step: bool,
 ) {
     let (logits, out) = (ctx.rows(logits), ctx.rows_mut(weights));
     over_rows(out.rows(), worker, |rows| {
@@ -534,9 +564,12 @@ fn route(
                 (out.alias().part(row..row + 1), std::slice::from_raw_parts_mut(at, experts.width))
             };
             let chosen = part.row(0);
-            if let Err(e) = vector::top_k(&probabilities, &mut scratch, chosen, ids) {
+            // Softmax makes NaN of a whole row that has one, or no finite largest logit.
+            if vector::top_k(&probabilities, &mut scratch, chosen, ids).is_err() {
+                // The row goes on with some experts, and the others of the step with theirs.
                 ids.fill(0);
-                ctx.fail(DeviceError::Numeric { op: "route".into(), problem: format!("row {row}: {e}") });
+                chosen.fill(0.0);
+                ctx.refuse("route", REFUSED_LOGITS, of_step.then_some(row));
             }
             if renormalise {
                 let sum: f32 = chosen.iter().sum();
