@@ -15,6 +15,8 @@ use crate::pack::BLOCK;
 use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
 use crate::select::{self, Elementwise, KvKernel, SPLIT, SPLIT_ROWS};
 
+mod sample;
+
 /// Words that values are aligned to.
 const ALIGN: usize = 64;
 
@@ -129,6 +131,11 @@ pub(crate) fn compile(
         compiler.node(node)?;
     }
     let Compiler { weights, seq_at, start_at, status, ropes, acts, parts, steps, selections, .. } = compiler;
+    // Rows that were gathered are not those of the step: then it is not known whose values a kernel refused.
+    let steps_own = |node: &&Node| {
+        graph.row_scalar().is_none_or(|rows| graph.value(node.inputs[0]).bound == Some(rows))
+    };
+    let refuses_rows = graph.nodes.iter().filter(|n| matches!(n.op, Op::Route { .. })).all(|n| steps_own(&n));
 
     let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
@@ -166,6 +173,7 @@ pub(crate) fn compile(
         seq_at,
         start_at,
         status,
+        refuses_rows,
         ropes,
         acts: gpu.scratch("activations", 4 * acts_words(acts) as u64)?,
         meta_at: 4 * (acts * BLOCK / 4).next_multiple_of(ALIGN) as u64,
@@ -498,6 +506,8 @@ impl Compiler<'_> {
                 self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
             }
             Op::ShortConv => self.short_conv(node),
+            Op::Sample => self.sample(node),
+            Op::Feed => self.feed(node),
         }
     }
 

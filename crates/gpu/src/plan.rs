@@ -28,7 +28,7 @@ pub(crate) struct PlanInner {
     pub(crate) steps: Vec<Step>,
     /// Words at the start of the arena that each step writes.
     pub(crate) step_words: usize,
-    /// First word of the outputs and how many there are.
+    /// First word behind the intermediates, where the outputs are.
     pub(crate) outputs_at: usize,
     pub(crate) output_words: usize,
     pub(crate) extents: Option<Extents>,
@@ -36,6 +36,8 @@ pub(crate) struct PlanInner {
     pub(crate) start_at: Option<usize>,
     /// First word and rows, see the compiler.
     pub(crate) status: Option<(usize, usize)>,
+    /// Marked rows are rows of the step.
+    pub(crate) refuses_rows: bool,
     pub(crate) ropes: Vec<RopeTable>,
     pub(crate) arena: wgpu::Buffer,
     pub(crate) acts: wgpu::Buffer,

@@ -91,6 +91,9 @@ const CONV: &[Binding] = &[
     Binding::Write("ring", "f32"),
 ];
 
+const DRAWN: &[Binding] =
+    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("drawn", "u32")];
+
 const MATH: &str = include_str!("kernels/math.wgsl");
 const WEIGHTS: &str = include_str!("kernels/weights.wgsl");
 
@@ -254,6 +257,14 @@ pub(crate) fn merge(v_dim: usize) -> Kernel {
 
 pub(crate) fn route() -> Kernel {
     kernel("route", &[MATH, include_str!("kernels/route.wgsl")], BASIC, &[])
+}
+
+pub(crate) fn sample() -> Kernel {
+    kernel("sample", &[include_str!("kernels/sample.wgsl")], DRAWN, &[("LANES", 256)])
+}
+
+pub(crate) fn feed() -> Kernel {
+    kernel("feed", &[include_str!("kernels/feed.wgsl")], DRAWN, &[])
 }
 
 pub(crate) fn expert_sum() -> Kernel {

@@ -15,6 +15,7 @@ use crate::vector;
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
+use super::sample::{FeedStep, SampleStep};
 use super::state::{AttentionStep, ConvStep, KvWriteStep, kv_layout};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
@@ -437,6 +438,31 @@ impl Compiler<'_> {
                     out: self.outer(node, node.outputs[0])?,
                 })
             }
+            Op::Sample => {
+                self.select(node, "sample", "integer weights");
+                let [into, uniform, sharpness, top_k, top_p, min_p] =
+                    [2, 3, 4, 5, 6, 7].map(|i| self.vector(node, node.inputs[i]));
+                Step::Sample(SampleStep {
+                    logits: self.last(node, node.inputs[0])?,
+                    state: self.state(node)?,
+                    into: self.checked(node, into?)?,
+                    uniform: uniform?,
+                    sharpness: sharpness?,
+                    top_k: top_k?,
+                    top_p: top_p?,
+                    min_p: min_p?,
+                    out: self.vector(node, node.outputs[0])?,
+                })
+            }
+            Op::Feed => {
+                self.select(node, "feed", "the only one");
+                let ids = self.vector(node, node.inputs[0])?;
+                Step::Feed(FeedStep {
+                    ids: self.checked(node, ids)?,
+                    state: self.state(node)?,
+                    out: self.vector(node, node.outputs[0])?,
+                })
+            }
         };
         self.steps.push(step);
         Ok(())
@@ -460,6 +486,14 @@ impl Compiler<'_> {
             return self.unsupported(node, "a step has one array of extents");
         }
         Ok(())
+    }
+
+    /// Slots must be an input, so that every submission is validated.
+    fn checked(&self, node: &Node, arg: RowsArg) -> Result<RowsArg, DeviceError> {
+        match arg.place {
+            Place::Input(_) => Ok(arg),
+            _ => self.unsupported(node, "slots must be an input"),
+        }
     }
 
     fn bound(&self, id: ValueId) -> Option<(usize, usize)> {

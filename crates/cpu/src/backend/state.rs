@@ -59,6 +59,12 @@ impl CpuState {
         unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
     }
 
+    /// The elements of a u32 state.
+    pub(super) fn words(&self) -> SharedSlice<'_, u32> {
+        // SAFETY: as for `shared`.
+        unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
+    }
+
     fn pool(&self) -> KvPool<'_> {
         let layout = kv_layout(self.dtype, self.shape).expect("the plan was compiled for this state");
         KvPool::new(layout, self.shared())
