@@ -1,7 +1,7 @@
 //! Dividing attention over workers.
 
 use super::tile::{MAX_ROWS, Target, Tile, partial_words};
-use super::{Attention, SPLIT};
+use super::{Attention, KvLayout, SPLIT};
 use crate::isa::CpuIsa;
 use crate::memory::SharedSlice;
 use crate::pool::Worker;
@@ -13,7 +13,7 @@ const TILE_VALUES: usize = 64 * 128;
 /// A batch with fewer tiles for each worker is cut into splits, so that all workers have something to do.
 const TILES_PER_WORKER: usize = 4;
 
-/// Computes `attention` into `out`, `[rows, heads * head_dim]`. Every worker of a job calls this with the same arguments;
+/// Computes `attention` into `out`, `[rows, heads * v_dim]`. Every worker of a job calls this with the same arguments;
 /// it uses claim slots 0 and 1, and the output is complete after the next barrier.
 ///
 /// `partials` is memory for dividing few rows with many keys over the workers; [`partials_len`] says how much that takes.
@@ -43,7 +43,7 @@ pub unsafe fn attention(
     }
 
     // Few tiles: divide them by splits, if the memory for that is there.
-    let rows = tile_rows(attention);
+    let rows = tile_rows(attention.kv.layout(), attention.group());
     let tiles = tiles(attention, rows).count();
     let few = worker.count() > 1 && tiles * kv_heads < worker.count() * TILES_PER_WORKER;
     if few && tiles_words(attention, rows) <= partials.len() {
@@ -70,19 +70,16 @@ pub unsafe fn attention(
 
 /// Length of the `partials` of [`attention`] that is enough for any batch with contexts up to `context`, on `workers`.
 #[must_use]
-pub fn partials_len(heads: usize, kv_heads: usize, head_dim: usize, context: usize, workers: usize) -> usize {
-    let words = partial_words(head_dim.next_multiple_of(crate::isa::VIRTUAL_LANES));
-    let rows = tile_rows_for(heads / kv_heads, head_dim);
-    let tiles = workers * TILES_PER_WORKER / kv_heads + 1;
+pub fn partials_len(layout: KvLayout, heads: usize, context: usize, workers: usize) -> usize {
+    let words = partial_words(layout.padded_dim());
+    let rows = tile_rows(layout, heads / layout.kv_heads());
+    let tiles = workers * TILES_PER_WORKER / layout.kv_heads() + 1;
     tiles * rows * heads * context.div_ceil(SPLIT) * words
 }
 
-fn tile_rows(attention: &Attention<'_>) -> usize {
-    tile_rows_for(attention.group(), attention.kv.layout().head_dim())
-}
-
-fn tile_rows_for(group: usize, head_dim: usize) -> usize {
-    (TILE_VALUES / (group * head_dim)).clamp(1, MAX_ROWS)
+/// Rows of a tile.
+fn tile_rows(layout: KvLayout, group: usize) -> usize {
+    (TILE_VALUES / (group * layout.k_dim().max(layout.v_dim()))).clamp(1, MAX_ROWS)
 }
 
 /// Runs of at most `rows` rows of one sequence.

@@ -59,7 +59,7 @@ impl Kernel for Tile<'_, '_> {
 
 /// The working memory of a tile. Queries are numbered row by row, then head by head.
 struct State<'s> {
-    /// Scaled queries. Those of a register tile of `m` are `[head_dim][m]`, the tiles one after another.
+    /// Scaled queries. Those of a register tile of `m` are `[k_dim][m]`, the tiles one after another.
     q: &'s mut [f32],
     /// Each query's softmax over the keys of this split so far.
     split: Softmax<'s>,
@@ -67,7 +67,7 @@ struct State<'s> {
     merged: Softmax<'s>,
     /// Scores of a register tile: `[MAX_QUERIES][GROUP]`.
     scores: &'s mut [f32],
-    /// Widened keys and values of a group: `[BLOCKS][head_dim][16]`, then `[BLOCKS][16][padded_dim]`.
+    /// Widened keys and values of a group: `[BLOCKS][k_dim][16]`, then `[BLOCKS][16][v_dim]` and a vector more.
     wide: &'s mut [f32],
 }
 
@@ -79,10 +79,10 @@ impl Tile<'_, '_> {
     #[inline(always)]
     fn compute<S: Isa, E: Element>(&self, s: S, scratch: &mut Vec<f32>) {
         let layout = self.attention.kv.layout();
-        let (dim, padded) = (layout.head_dim(), layout.padded_dim());
+        let (dim, padded) = (layout.k_dim(), layout.padded_dim());
         let queries = self.queries();
         let widen = E::SCALED && queries >= WIDEN_FROM * MAX_QUERIES;
-        let wide_words = if widen { GROUP * (dim + padded) } else { 0 };
+        let wide_words = if widen { GROUP * (dim + layout.v_dim()) + BLOCK } else { 0 };
         let words = MAX_QUERIES * GROUP + wide_words + queries * (dim + 2 * (padded + 2));
         if scratch.len() < words {
             scratch.resize(words, 0.0);
@@ -172,9 +172,10 @@ impl Tile<'_, '_> {
             self.register_tiles(s, start, visible, &blocks, state);
         } else {
             let layout = self.attention.kv.layout();
-            let (keys, values) = state.wide.split_at_mut(GROUP * layout.head_dim());
-            // SAFETY: the group's keys are `[head_dim][16]` and its values `[16][padded_dim]` for each block, read and
-            // widened.
+            let (keys, rest) = state.wide.split_at_mut(GROUP * layout.k_dim());
+            let values = &mut rest[..GROUP * layout.v_dim()];
+            // SAFETY: the group's keys are `[k_dim][16]` and its values `[16][v_dim]` for each block, read and widened; a
+            // vector lies behind the values.
             let wide = unsafe { blocks.widen(s, keys, values) };
             self.register_tiles(s, start, visible, &wide, state);
         }
@@ -189,7 +190,8 @@ impl Tile<'_, '_> {
         blocks: &Blocks<E>,
         state: &mut State<'_>,
     ) {
-        let (heads, dim) = (self.attention.group(), self.attention.kv.layout().head_dim());
+        let (heads, layout) = (self.attention.group(), self.attention.kv.layout());
+        let (k_dim, v_dim) = (layout.k_dim(), layout.v_dim());
         let mut at = 0;
         while at < self.queries() {
             let count = register_tile(self.queries() - at);
@@ -202,8 +204,9 @@ impl Tile<'_, '_> {
                 blocks,
                 seen: &seen[..count],
                 softcap: self.attention.softcap,
-                dim,
-                q: &state.q[at * dim..][..count * dim],
+                k_dim,
+                v_dim,
+                q: &state.q[at * k_dim..][..count * k_dim],
                 softmax: state.split.part(at, count),
                 scores: state.scores,
             });
@@ -232,7 +235,7 @@ impl Tile<'_, '_> {
     }
 
     fn pack_queries(&self, packed: &mut [f32]) {
-        let (dim, group) = (self.attention.kv.layout().head_dim(), self.attention.group());
+        let (dim, group) = (self.attention.kv.layout().k_dim(), self.attention.group());
         let mut at = 0;
         while at < self.queries() {
             let count = register_tile(self.queries() - at);
@@ -251,7 +254,7 @@ impl Tile<'_, '_> {
     #[inline(always)]
     fn finish<S: Isa>(&self, s: S, state: &State<'_>, out: &RowsMut<'_>) {
         let layout = self.attention.kv.layout();
-        let (dim, padded) = (layout.head_dim(), layout.padded_dim());
+        let (dim, padded) = (layout.v_dim(), layout.padded_dim());
         let group = self.attention.group();
         for query in 0..self.queries() {
             let head = self.kv_head * group + query % group;

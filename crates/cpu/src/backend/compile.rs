@@ -15,7 +15,7 @@ use crate::vector;
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
-use super::state::{AttentionStep, ConvStep, KvWriteStep, kv_layout};
+use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo, kv_layout};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
@@ -62,9 +62,13 @@ pub(super) fn compile(
         });
     }
 
+    let states = graph.ports.iter().filter(|p| p.kind == PortKind::State);
+    let states =
+        states.map(|p| StateInfo { name: p.name.clone(), dtype: p.dtype, shape: p.shape, k_dim: None });
     let mut compiler = Compiler {
         resolver: Resolver { graph, places },
         weights: graph.weights(),
+        states: states.collect(),
         precision: options.precision,
         isa: shared.isa.name(),
         scratch_at: arena.bytes / 4,
@@ -78,9 +82,7 @@ pub(super) fn compile(
     for node in &graph.nodes {
         compiler.node(node)?;
     }
-    let Compiler { steps, selections, weights, scratch_words, extents, .. } = compiler;
-
-    let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
+    let Compiler { steps, selections, weights, states, scratch_words, extents, .. } = compiler;
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
     let memory = MemoryReport {
         arena: arena.bytes as u64,
@@ -88,7 +90,7 @@ pub(super) fn compile(
         io: ((layout.words() + output_words) * 4) as u64,
         scratch: (scratch_words * 4) as u64,
         weights: weights.iter().map(|w| bytes(w.dtype, w.shape.elements())).sum(),
-        states: states.iter().map(|p| bytes(p.dtype, p.shape.elements())).sum(),
+        states: states.iter().map(|s| bytes(s.dtype, s.shape.elements())).sum(),
     };
     let how = format!("cpu {} {:?}", shared.isa.name(), options.precision);
     let report = PlanReport {
@@ -101,7 +103,7 @@ pub(super) fn compile(
     };
     let arena_bytes = arena.bytes + scratch_words * 4;
     let inner = PlanInner {
-        states: states.iter().map(|p| (p.name.clone(), p.dtype, p.shape)).collect(),
+        states,
         graph: graph.clone(),
         steps,
         layout,
@@ -120,6 +122,7 @@ pub(super) fn compile(
 struct Compiler<'a> {
     resolver: Resolver<'a>,
     weights: Vec<WeightDesc>,
+    states: Vec<StateInfo>,
     precision: Precision,
     isa: &'static str,
     /// Scratch for quantised activations and expert orders, behind the intermediates.
@@ -401,25 +404,25 @@ impl Compiler<'_> {
                 })
             }
             Op::KvWrite => {
-                self.kv(node, node.inputs[2], self.resolver.shape(node.inputs[0]).last())?;
+                let (state, layout) = self.kv(node)?;
                 self.extents(node, node.inputs[4])?;
                 self.select(node, "kv_write", "keys transposed in blocks of 16");
                 Step::KvWrite(KvWriteStep {
                     k: self.outer(node, node.inputs[0])?,
                     v: self.outer(node, node.inputs[1])?,
-                    state: self.state(node)?,
+                    state,
+                    layout,
                     pos: self.vector(node, node.inputs[3])?,
                     pages: self.last(node, node.inputs[5])?,
                 })
             }
             Op::Attention { scale, window, softcap } => {
-                let head_dim = self.resolver.shape(node.inputs[0]).last();
-                let layout = self.kv(node, node.inputs[1], head_dim)?;
+                let (state, layout) = self.kv(node)?;
                 self.extents(node, node.inputs[4])?;
                 self.select(node, "paged_attention", "running softmax over key groups in order");
                 let heads = self.resolver.shape(node.inputs[0]).dims()[1];
                 let context = self.resolver.shape(node.inputs[5]).last() * KV_BLOCK;
-                let words = partials_len(heads, layout.kv_heads(), head_dim, context, self.workers);
+                let words = partials_len(layout, heads, context, self.workers);
                 // Scratch serves one step at a time: blocks that an earlier product left are gone.
                 self.quantised = None;
                 let partials = (self.scratch(words), words);
@@ -427,7 +430,8 @@ impl Compiler<'_> {
                     partials,
                     q: self.outer(node, node.inputs[0])?,
                     heads,
-                    state: self.state(node)?,
+                    state,
+                    layout,
                     pos: self.vector(node, node.inputs[2])?,
                     until: self.vector(node, node.inputs[3])?,
                     pages: self.last(node, node.inputs[5])?,
@@ -442,13 +446,22 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// The layout of a KV cache whose heads have this many elements in keys and in values.
-    fn kv(&self, node: &Node, cache: ValueId, head_dim: usize) -> Result<KvLayout, DeviceError> {
-        let value = self.resolver.graph.value(cache);
-        match kv_layout(value.dtype, value.layout.shape) {
-            Some(layout) if layout.head_dim() == head_dim => Ok(layout),
-            _ => self.unsupported(node, "keys and values must have equally many elements per head"),
+    /// The cache of an op whose first operand is as wide as keys are, and its layout.
+    fn kv(&mut self, node: &Node) -> Result<(usize, KvLayout), DeviceError> {
+        let state = self.state(node)?;
+        let k_dim = self.resolver.shape(node.inputs[0]).last();
+        let info = &mut self.states[state];
+        let Some(layout) = kv_layout(info.dtype, info.shape, k_dim) else {
+            return self.unsupported(node, "keys and values must have elements");
+        };
+        let known = *info.k_dim.get_or_insert(k_dim);
+        if known != k_dim {
+            return self.unsupported(
+                node,
+                format!("its keys have {k_dim} elements and those of another op on this cache {known}"),
+            );
         }
+        Ok((state, layout))
     }
 
     /// Notes the extents of the sequences, of which a step has one array.
