@@ -207,19 +207,39 @@ impl Compiler<'_> {
         self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
     }
 
-    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+    /// The weight that is all of the value's storage, and whose elements the value has in order.
+    fn weight(&self, node: &Node, id: ValueId) -> Result<Option<usize>, DeviceError> {
+        let graph = self.resolver.graph;
+        let (layout, whole) = (graph.value(id).layout, graph.value(graph.base(id)).layout.shape.elements());
         match self.resolver.weight(id) {
-            Some(w) if self.weights[w].layout == graph::backend::WeightUse::Elements => Ok(w),
-            Some(w) => self.unsupported(
-                node,
-                format!("weight `{}` is both a matrix and elements", self.weights[w].name),
-            ),
+            Some(w) if layout.offset > 0 || !layout.is_contiguous() || layout.shape.elements() != whole => {
+                self.unsupported(node, format!("weight `{}` must be taken as a whole", self.weights[w].name))
+            }
+            weight => Ok(weight),
+        }
+    }
+
+    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+        match self.weight(node, id)? {
+            Some(w) => self.unpacked(node, w),
             None => self.unsupported(node, "this operand must be a weight"),
         }
     }
 
+    /// The weight, if it is elements in order.
+    fn unpacked(&self, node: &Node, w: usize) -> Result<usize, DeviceError> {
+        if self.weights[w].layout == graph::backend::WeightUse::Elements {
+            return Ok(w);
+        }
+        self.unsupported(node, format!("weight `{}` is both a matrix and elements", self.weights[w].name))
+    }
+
     fn matrix(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
-        match self.resolver.weight(id) {
+        match self.weight(node, id)? {
+            Some(w) if self.weights[w].shape != self.resolver.shape(id) => {
+                let (name, shape) = (&self.weights[w].name, self.weights[w].shape);
+                self.unsupported(node, format!("weight `{name}` was packed as {shape}"))
+            }
             Some(w) => Ok(w),
             None => self.unsupported(node, "the matrix must be a weight"),
         }
@@ -288,17 +308,10 @@ impl Compiler<'_> {
                 return self.products(node, &w?, &biases);
             }
             Op::Gather => {
-                let (table, ids) = (node.inputs[0], self.last(node, node.inputs[1])?);
-                let ids = RowsArg {
-                    rows: ids.width,
-                    width: 1,
-                    stride: 1,
-                    bound: self.bound(node.inputs[1]),
-                    ..ids
-                };
+                let (table, ids) = (node.inputs[0], self.vector(node, node.inputs[1])?);
                 let out = self.last(node, node.outputs[0])?;
                 let table = match self.resolver.weight(table) {
-                    Some(w) => Table::Weight(w),
+                    Some(_) => Table::Weight(self.matrix(node, table)?),
                     None => Table::Rows(self.last(node, table)?),
                 };
                 self.select(node, "gather", "decodes rows of the packed layout");
@@ -377,7 +390,7 @@ impl Compiler<'_> {
                     logits: self.last(node, node.inputs[0])?,
                     renormalise: *renormalise,
                     weights: self.last(node, node.outputs[0])?,
-                    experts: self.last(node, node.outputs[1])?,
+                    experts: self.words(node, node.outputs[1])?,
                 }
             }
             Op::ExpertMatMul => return self.expert_products(node),
@@ -413,7 +426,7 @@ impl Compiler<'_> {
                     state,
                     layout,
                     pos: self.vector(node, node.inputs[3])?,
-                    pages: self.last(node, node.inputs[5])?,
+                    pages: self.words(node, node.inputs[5])?,
                 })
             }
             Op::Attention { scale, window, softcap } => {
@@ -434,7 +447,7 @@ impl Compiler<'_> {
                     layout,
                     pos: self.vector(node, node.inputs[2])?,
                     until: self.vector(node, node.inputs[3])?,
-                    pages: self.last(node, node.inputs[5])?,
+                    pages: self.words(node, node.inputs[5])?,
                     scale: *scale,
                     window: *window,
                     softcap: *softcap,
@@ -479,22 +492,36 @@ impl Compiler<'_> {
         self.resolver.graph.value(id).bound.map(|b| (b.0 as usize, 1))
     }
 
+    /// Rows of ids, which kernels read as one run of words.
+    fn words(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        let rows = self.last(node, id)?;
+        if rows.rows > 1 && rows.stride != rows.width {
+            let (width, stride) = (rows.width, rows.stride);
+            return self.unsupported(
+                node,
+                format!("rows of {width} ids must be adjacent, these start {stride} apart"),
+            );
+        }
+        Ok(rows)
+    }
+
     /// A one-axis operand as rows of one element.
     fn vector(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
-        let whole = self.last(node, id)?;
+        let whole = self.words(node, id)?;
         Ok(RowsArg { rows: whole.width, width: 1, stride: 1, bound: self.bound(id), ..whole })
     }
 
     fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
         let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
-        if self.resolver.weight(b).is_some() {
+        if let Some(w) = self.resolver.weight(b) {
             let layout = self.resolver.graph.value(b).layout;
-            let whole_row = layout.offset == 0 && layout.row_stride() == Some(0);
-            if !whole_row && layout.shape.rows() != 1 {
+            let one_row =
+                layout.row_stride() == Some(0) || layout.shape.rows() == 1 && layout.row_stride().is_some();
+            if layout.offset > 0 || !one_row {
                 return self.unsupported(node, "a weight operand must be a broadcast row");
             }
             let (a, out) = (self.last(node, a)?, self.last(node, out)?);
-            return Ok(Step::BinaryRow { op, a, row: self.elements(node, b)?, out });
+            return Ok(Step::BinaryRow { op, a, row: self.unpacked(node, w)?, out });
         }
         let [a, b, out] = self.alike(node, [a, b, out])?;
         Ok(Step::Binary { op, a, b, out })
@@ -529,7 +556,7 @@ impl Compiler<'_> {
         self.quantised = None;
         order.at = self.scratch(order.words());
         let input = self.input(node, x, w, order.words())?;
-        self.steps.push(Step::Sort { experts: self.last(node, experts)?, order });
+        self.steps.push(Step::Sort { experts: self.words(node, experts)?, order });
         let (kernel, reason) = self.product_reason(&input);
         self.select(node, format!("expert_{kernel}"), reason);
         let out = self.last(node, node.outputs[0])?;

@@ -72,9 +72,9 @@ impl Ctx<'_> {
         unsafe { RowsMut::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
     }
 
-    /// u32 elements of a contiguous operand, real rows only.
+    /// u32 elements of an operand whose rows are adjacent, real rows only.
     pub(super) fn words(&self, arg: &RowsArg) -> &[u32] {
-        // SAFETY: contiguous and inside its buffer by construction; nobody writes an operand during the step.
+        // SAFETY: compile time saw that the rows are adjacent and inside their buffer; nobody writes an operand during the step.
         unsafe { std::slice::from_raw_parts(self.start(arg), self.count(arg) * arg.width) }
     }
 
