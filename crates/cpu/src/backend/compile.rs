@@ -73,16 +73,19 @@ pub(super) fn compile(
         isa: shared.isa.name(),
         scratch_at: arena.bytes / 4,
         scratch_words: 0,
+        angles: vec![],
         quantised: None,
         extents: None,
         workers: shared.pool.threads(),
         steps: vec![],
         selections: vec![],
     };
+    compiler.angles()?;
     for node in &graph.nodes {
         compiler.node(node)?;
     }
-    let Compiler { steps, selections, weights, states, scratch_words, extents, .. } = compiler;
+    let Compiler { steps, selections, weights, states, scratch_at, scratch_words, extents, .. } = compiler;
+    let scratch_words = scratch_at + scratch_words - arena.bytes / 4;
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
     let memory = MemoryReport {
         arena: arena.bytes as u64,
@@ -119,15 +122,28 @@ pub(super) fn compile(
     Ok(CpuPlan { inner: Arc::new(inner), report })
 }
 
+/// Cosines and sines of the rows of a step, `[rows, frequencies]` each.
+#[derive(Clone, Copy)]
+struct Angles {
+    /// Positions, weight that holds the frequencies, bits of the factor.
+    key: (ValueId, usize, u32),
+    cos: RowsArg,
+    sin: RowsArg,
+    /// A step that fills them has been added.
+    computed: bool,
+}
+
 struct Compiler<'a> {
     resolver: Resolver<'a>,
     weights: Vec<WeightDesc>,
     states: Vec<StateInfo>,
     precision: Precision,
     isa: &'static str,
-    /// Scratch for quantised activations and expert orders, behind the intermediates.
+    /// Scratch for one step at a time (quantised activations, expert orders, partial softmaxes), behind the intermediates
+    /// and the angles.
     scratch_at: usize,
     scratch_words: usize,
+    angles: Vec<Angles>,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
     /// See [`PlanInner::extents`].
@@ -370,13 +386,13 @@ impl Compiler<'_> {
                 }
             }
             Op::Rope { magnitude } => {
-                self.select(node, "rope", "half-split, angles in f64");
+                self.select(node, "rope", "half-split, angles in f64 once a plan");
+                let angles = self.angles_of(node, *magnitude)?;
                 Step::Rope {
                     x: self.outer(node, node.inputs[0])?,
                     head_dim: self.resolver.shape(node.inputs[0]).last(),
-                    pos: self.vector(node, node.inputs[1])?,
-                    inv_freq: self.elements(node, node.inputs[2])?,
-                    magnitude: *magnitude,
+                    cos: angles.cos,
+                    sin: angles.sin,
                     out: self.outer(node, node.outputs[0])?,
                 }
             }
@@ -475,6 +491,40 @@ impl Compiler<'_> {
             );
         }
         Ok((state, layout))
+    }
+
+    /// Makes room for the angles of all rotations. Those of one key are computed once, at its first rotation, and stay to
+    /// the end of the plan.
+    fn angles(&mut self) -> Result<(), DeviceError> {
+        for node in &self.resolver.graph.nodes {
+            let Op::Rope { magnitude } = node.op else { continue };
+            let (pos, inv_freq) = (node.inputs[1], self.elements(node, node.inputs[2])?);
+            let key = (pos, inv_freq, magnitude.to_bits());
+            if self.angles.iter().any(|a| a.key == key) {
+                continue;
+            }
+            let (rows, half) = (self.resolver.shape(pos).last(), self.resolver.shape(node.inputs[2]).last());
+            let words = (rows * half).next_multiple_of(ALIGN / 4);
+            let table =
+                |at| RowsArg { place: Place::Arena(at), rows, width: half, stride: half, bound: None };
+            let (cos, sin) = (table(self.scratch_at), table(self.scratch_at + words));
+            self.scratch_at += 2 * words;
+            self.angles.push(Angles { key, cos, sin, computed: false });
+        }
+        Ok(())
+    }
+
+    /// The angles of a rotation, computed by a step before it.
+    fn angles_of(&mut self, node: &Node, magnitude: f32) -> Result<Angles, DeviceError> {
+        let (pos, inv_freq) = (self.vector(node, node.inputs[1])?, self.elements(node, node.inputs[2])?);
+        let key = (node.inputs[1], inv_freq, magnitude.to_bits());
+        let angles =
+            self.angles.iter_mut().find(|a| a.key == key).expect("there is room for every rotation's");
+        let Angles { cos, sin, .. } = *angles;
+        if !std::mem::replace(&mut angles.computed, true) {
+            self.steps.push(Step::Angles { pos, inv_freq, magnitude, cos, sin });
+        }
+        Ok(*angles)
     }
 
     /// Notes the extents of the sequences, of which a step has one array.
