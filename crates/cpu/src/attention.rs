@@ -13,12 +13,14 @@
 mod cache;
 mod drive;
 mod keys;
+mod splits;
 #[cfg(test)]
 mod tests;
 mod tile;
 
 pub use cache::{KvLayout, KvPool, KvType, KvWrite, PageTable, kv_write};
-pub use drive::{attention, partials_len};
+pub use drive::attention;
+pub use splits::partials_len;
 
 use crate::vector::Rows;
 

@@ -5,6 +5,7 @@
 use super::cache::Cell;
 use super::{BLOCK, BLOCKS, GROUP};
 use crate::isa::{Isa, Kernel};
+use crate::memory::SharedSlice;
 use crate::vector::lanes::V;
 
 /// Queries that share loaded keys in registers at most: on AVX2, 6 queries of 16 keys fill 12 of 16 registers.
@@ -104,6 +105,11 @@ unsafe fn widen<S: Isa, E: Element>(s: S, from: *const E, to: &mut [f32]) {
     }
 }
 
+/// Words of a softmax in memory: the weighted sum of values, then the largest score and the sum of weights.
+pub(super) fn partial_words(padded_dim: usize) -> usize {
+    padded_dim + 2
+}
+
 /// Running softmaxes of some queries.
 pub(super) struct Softmax<'s> {
     /// `[queries][padded]`: sums of weighted values.
@@ -127,6 +133,30 @@ impl<'s> Softmax<'s> {
         self.o.fill(0.0);
         self.m.fill(f32::NEG_INFINITY);
         self.l.fill(0.0);
+    }
+
+    /// Takes the softmax of `query` from place `at` of `from`.
+    ///
+    /// # Safety
+    /// Nobody writes that place meanwhile.
+    pub(super) unsafe fn load(&mut self, query: usize, from: &SharedSlice<'_, f32>, at: usize) {
+        let words = partial_words(self.padded);
+        // SAFETY: the caller's contract.
+        let partial = unsafe { from.part(at * words..(at + 1) * words) };
+        self.o[query * self.padded..][..self.padded].copy_from_slice(&partial[..self.padded]);
+        (self.m[query], self.l[query]) = (partial[self.padded], partial[self.padded + 1]);
+    }
+
+    /// Puts the softmax of `query` at its place of `to`.
+    ///
+    /// # Safety
+    /// Nobody else uses that place meanwhile.
+    pub(super) unsafe fn store(&self, query: usize, to: &SharedSlice<'_, f32>) {
+        let words = partial_words(self.padded);
+        // SAFETY: the caller's contract.
+        let partial = unsafe { to.part_mut(query * words..(query + 1) * words) };
+        partial[..self.padded].copy_from_slice(&self.o[query * self.padded..][..self.padded]);
+        (partial[self.padded], partial[self.padded + 1]) = (self.m[query], self.l[query]);
     }
 
     pub(super) fn part(&mut self, first: usize, count: usize) -> Softmax<'_> {

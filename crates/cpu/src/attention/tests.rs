@@ -69,6 +69,8 @@ struct Scene {
     pages: Vec<u32>,
     per_seq: usize,
     words: Vec<f32>,
+    /// Words of memory for partial softmaxes, where it is not what [`partials_len`] says.
+    partials: Option<usize>,
 }
 
 /// The rows of a step: sequence and position.
@@ -95,6 +97,7 @@ impl Scene {
             pages,
             per_seq,
             words,
+            partials: None,
         }
     }
 
@@ -141,7 +144,9 @@ impl Scene {
         let mut out = vec![f32::NAN; (step.len() + padding) * out_width];
         let context = self.lens.iter().max().unwrap();
         let workers = pool.map_or(1, Pool::threads);
-        let mut partials = vec![0.0; partials_len(layout(&shape), shape.heads, *context, workers)];
+        let useful = partials_len(layout(&shape), shape.heads, *context, workers);
+        // What the memory holds must not matter.
+        let mut partials = vec![f32::NAN; self.partials.unwrap_or(useful)];
         let partials = SharedSlice::new(&mut partials);
         let target = RowsMut::new(&mut out, out_width);
         let job = |worker: &Worker<'_>| {
@@ -355,6 +360,59 @@ fn chunks_neighbours_order_and_workers_change_no_bit() {
         let out = bits(&scene.step(CpuIsa::detect(), &step, None, 0));
         for (at, &row) in shuffled.iter().enumerate() {
             assert!(out[at * width..][..width] == whole[row * width..][..width], "row {row} by itself");
+        }
+    }
+}
+
+/// Few rows with many keys, with memory from what one split of the longest tile takes to what all take.
+#[test]
+fn the_memory_for_partial_softmaxes_changes_no_bit() {
+    let pools = [2, 3].map(|threads| Pool::new(PoolOptions { threads, pin: false }).unwrap());
+    for shape in [
+        Shape { heads: 4, kv_heads: 2, ..PLAIN },
+        Shape { kind: KvType::F16, heads: 3, kv_heads: 1, dim: 24, v_dim: Some(19), ..PLAIN },
+        Shape { heads: 2, kv_heads: 1, window: Some(900), softcap: Some(4.0), ..PLAIN },
+    ] {
+        let mut scene = Scene::new(shape, &[1400, 300, 900]);
+        let rows = scene.all_rows();
+        scene.step(CpuIsa::detect(), &rows, None, 0);
+        // One row of a long context; chunks and single rows of several; one that sees a single split, in between.
+        let steps: [Step; 3] = [
+            vec![(0, 1399)],
+            vec![(0, 1399), (1, 5), (2, 899)],
+            (1390..1400)
+                .map(|pos| (0, pos))
+                .chain([(1, 299)])
+                .chain((600..604).map(|pos| (2, pos)))
+                .collect(),
+        ];
+        for step in steps {
+            let longest = step.chunk_by(|a, b| a.0 == b.0).map(<[_]>::len).max().unwrap();
+            let split = longest * shape.heads / shape.kv_heads * (shape.v_dim().next_multiple_of(16) + 2);
+            scene.partials = None;
+            let want = bits(&scene.step(CpuIsa::detect(), &step, None, 0));
+            for pool in &pools {
+                // Below three splits of the longest tile it is not divided; then waves of one split, two, and so on.
+                for words in [0, 3 * split - 1, 3 * split, 4 * split, 4 * split + 7, 9 * split, 50 * split] {
+                    scene.partials = Some(words);
+                    let got = bits(&scene.step(CpuIsa::detect(), &step, Some(pool), 0));
+                    assert!(got == want, "{words} words on {} workers, {step:?}, {shape:?}", pool.threads());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_memory_for_partial_softmaxes_is_bounded() {
+    // The shapes of models from one to seventy billion parameters.
+    for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128), (64, 8, 128), (128, 1, 576), (4, 1, 256)] {
+        let layout = KvLayout::new(KvType::F16, kv_heads, dim, dim);
+        for workers in [1, 8, 64, 192] {
+            let len = |context| partials_len(layout, heads, context, workers);
+            let (short, long) = (len(SPLIT), len(1 << 20));
+            assert!(short <= len(4096) && len(4096) <= long && long == len(usize::MAX / 2));
+            assert!(4 * long <= (workers + 1) << 22, "{workers} workers: {} bytes", 4 * long);
         }
     }
 }

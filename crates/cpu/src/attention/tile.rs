@@ -28,13 +28,21 @@ pub(super) enum Target<'a, 'b> {
     Output(&'b RowsMut<'a>),
     /// One split, into a partial softmax for each query.
     Split(usize, SharedSlice<'b, f32>),
-    /// The splits that were computed before (numbers, and a place for each), into the output.
-    Merge(Range<usize>, SharedSlice<'b, f32>, &'b RowsMut<'a>),
+    /// Consecutive splits that were computed before, in order.
+    Merge(Merge<'a, 'b>),
 }
 
-/// Words of a softmax in progress: the weighted sum of values, then the largest score and the sum of weights.
-pub(super) fn partial_words(padded_dim: usize) -> usize {
-    padded_dim + 2
+/// Splits to be merged.
+pub(super) struct Merge<'a, 'b> {
+    /// How many.
+    pub(super) splits: usize,
+    /// Their partial softmaxes, one split after another.
+    pub(super) partials: SharedSlice<'b, f32>,
+    /// The softmaxes of the splits before them, merged.
+    pub(super) before: Option<SharedSlice<'b, f32>>,
+    /// Where the softmaxes merged so far go when there are more splits to come; with none, the output is complete.
+    pub(super) after: Option<SharedSlice<'b, f32>>,
+    pub(super) out: &'b RowsMut<'a>,
 }
 
 thread_local! {
@@ -110,19 +118,29 @@ impl Tile<'_, '_> {
                 self.finish(s, &state, out);
             }
             Target::Split(split, _) => self.splits::<S, E>(s, *split..split + 1, &mut state),
-            Target::Merge(splits, partials, out) => {
-                for split in 0..splits.len() {
+            Target::Merge(merge) => {
+                if let Some(before) = &merge.before {
                     for query in 0..queries {
-                        let at = (split * queries + query) * partial_words(padded);
+                        // SAFETY: they were written before a barrier.
+                        unsafe { state.merged.load(query, before, query) };
+                    }
+                }
+                for split in 0..merge.splits {
+                    for query in 0..queries {
                         // SAFETY: all splits have been written, and a barrier lies between.
-                        let partial = unsafe { partials.part(at..at + partial_words(padded)) };
-                        state.split.o[query * padded..][..padded].copy_from_slice(&partial[..padded]);
-                        state.split.m[query] = partial[padded];
-                        state.split.l[query] = partial[padded + 1];
+                        unsafe { state.split.load(query, &merge.partials, split * queries + query) };
                         state.merge(s, query);
                     }
                 }
-                self.finish(s, &state, out);
+                match &merge.after {
+                    Some(after) => {
+                        for query in 0..queries {
+                            // SAFETY: this place belongs to this call alone until the next barrier.
+                            unsafe { state.merged.store(query, after) };
+                        }
+                    }
+                    None => self.finish(s, &state, merge.out),
+                }
             }
         }
     }
@@ -135,7 +153,6 @@ impl Tile<'_, '_> {
             let seen = self.attention.visible(row);
             *range = (seen.start, seen.end);
         }
-        let padded = state.split.padded;
         self.pack_queries(state.q);
         for split in splits {
             state.split.clear();
@@ -144,12 +161,8 @@ impl Tile<'_, '_> {
             }
             for query in 0..self.queries() {
                 if let Target::Split(_, partials) = &self.target {
-                    let at = query * partial_words(padded);
                     // SAFETY: this place belongs to the tile and split alone.
-                    let partial = unsafe { partials.part_mut(at..at + partial_words(padded)) };
-                    partial[..padded].copy_from_slice(&state.split.o[query * padded..][..padded]);
-                    partial[padded] = state.split.m[query];
-                    partial[padded + 1] = state.split.l[query];
+                    unsafe { state.split.store(query, partials) };
                 } else {
                     state.merge(s, query);
                 }
