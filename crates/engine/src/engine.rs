@@ -18,7 +18,7 @@ use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
-use crate::step::{Segment, StepArrays};
+use crate::step::{Segment, StepArrays, positions_of};
 
 /// Runs requests on one model and one device.
 ///
@@ -248,36 +248,53 @@ impl Engine {
     }
 
     fn complete(&mut self, flight: Flight, result: Result<(), DeviceError>) {
-        let outcome = result.map_err(EngineError::from).and_then(|()| self.collect(&flight));
+        let refused = match result {
+            Ok(()) => Ok(vec![None; flight.segments.len()]),
+            Err(error) => refused_by(&flight.segments, error),
+        };
+        let outcome = refused.and_then(|refused| self.collect(&flight, refused));
         if let Err(error) = outcome {
             self.fail(&flight.segments, &error);
         }
         self.drop_cancelled();
     }
 
-    /// Reads a finished step: advances its sequences, samples, reports.
-    fn collect(&mut self, flight: &Flight) -> Result<(), EngineError> {
+    /// Reads a finished step: advances its sequences, samples, reports. `refused` says for each segment what the device
+    /// refused of it; the others have their results.
+    fn collect(&mut self, flight: &Flight, refused: Vec<Option<EngineError>>) -> Result<(), EngineError> {
         let vocab = self.info().vocab;
         let layers = self.info().layers;
         let instance = self.plans.instance(flight.instance);
+        // What cannot be read fails the step before anything is reported of it.
         let logits = instance.output("logits")?;
-        let mut finished = vec![];
-        let (mut first_row, mut first_out) = (0, 0);
-        for segment in &flight.segments {
-            let s = &mut self.scheduler.running[segment.sequence];
-            s.done = segment.start + segment.len;
-            let rows = &logits[first_out * vocab..(first_out + segment.outs) * vocab];
-            if self.taps && !s.cancelled {
-                let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]);
-                for name in names {
-                    let all = instance.output(&name)?;
-                    let width = all.len() / flight.segments.iter().map(|s| s.len).sum::<usize>();
-                    let rows = all[first_row * width..(first_row + segment.len) * width].to_vec();
-                    self.ready.push(Event::Hidden { id: s.id, name, first: segment.start, rows });
-                }
+        let mut hidden = vec![];
+        if self.taps {
+            let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]);
+            for name in names {
+                hidden.push((instance.output(&name)?, name));
             }
-            first_row += segment.len;
-            first_out += segment.outs;
+        }
+        let step_rows = flight.segments.iter().map(|s| s.len).sum::<usize>();
+        let mut finished = vec![];
+        let (mut next_row, mut next_out) = (0, 0);
+        for (segment, refused) in flight.segments.iter().zip(refused) {
+            let (first_row, first_out) = (next_row, next_out);
+            (next_row, next_out) = (first_row + segment.len, first_out + segment.outs);
+            let s = &mut self.scheduler.running[segment.sequence];
+            if let Some(error) = refused {
+                if !s.cancelled {
+                    self.ready.push(Event::Failed { id: s.id, error });
+                }
+                finished.push(segment.sequence);
+                continue;
+            }
+            s.done = segment.start + segment.len;
+            let rows = &logits[first_out * vocab..next_out * vocab];
+            for (all, name) in hidden.iter().filter(|_| !s.cancelled) {
+                let width = all.len() / step_rows;
+                let (name, rows) = (name.clone(), all[first_row * width..next_row * width].to_vec());
+                self.ready.push(Event::Hidden { id: s.id, name, first: segment.start, rows });
+            }
             if segment.outs == 0 || s.cancelled {
                 continue;
             }
@@ -336,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// A step that failed fails the requests in it.
+    /// A step that failed as a whole fails the requests in it.
     fn fail(&mut self, segments: &[Segment], error: &EngineError) {
         let mut indices: Vec<usize> = segments.iter().map(|s| s.sequence).collect();
         indices.sort_unstable();
@@ -348,4 +365,12 @@ impl Engine {
             self.retire(index);
         }
     }
+}
+
+/// What a failed step comes to for each of its segments; the error where it is not known whose fault it was.
+fn refused_by(segments: &[Segment], error: DeviceError) -> Result<Vec<Option<EngineError>>, EngineError> {
+    let DeviceError::Numeric { op, problem, rows } = &error else { return Err(error.into()) };
+    let Some(positions) = positions_of(segments, rows) else { return Err(error.into()) };
+    let told = |position| EngineError::Numeric { position, op: op.clone(), problem: problem.clone() };
+    Ok(positions.into_iter().map(|position| position.map(told)).collect())
 }

@@ -21,6 +21,16 @@ pub enum EngineError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The model's own values are no numbers at a position of the sequence.
+    #[error("at position {position}, {op}: {problem}; the weights may be damaged")]
+    Numeric {
+        /// The first such position.
+        position: usize,
+        /// The op that met them.
+        op: String,
+        /// What it met.
+        problem: String,
+    },
     /// Sampling options or logits were refused.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
