@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use graph::backend::{Backend, DeviceError, Precision};
 use graph::{Fence, PlanReport};
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
-use sha2::{Digest, Sha256};
 
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
+use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
 use crate::plans::{Plans, Progress, Recipe};
 use crate::request::{Event, Finish, Request, RequestId, Task};
@@ -113,25 +113,27 @@ impl Engine {
         self.plans.reports()
     }
 
-    /// A digest of what decides the bits of an answer: device and kernels, plans, precision, context. Of the weights it
-    /// covers name, number and size, not their values: two checkpoints alike in these share it.
+    /// A digest, in sixteen hexadecimal digits, of what decides the bits of a request's logits: the version of this program,
+    /// the device and its kernels, the plans (ops, shapes, types, precision, KV type), the context, the number of
+    /// sequences at once, and the weights.
+    ///
+    /// Weights, rotary tables among them, are covered by name, type and shape, and by their values at three places:
+    /// whole rows of at least 4 KiB at the beginning, in the middle and at the end of each, and all of what is smaller.
+    /// So another model, another quantisation or a fine-tune of the same model has another fingerprint; a change of a
+    /// large matrix in other places only is not seen. Tokenizer and chat template are not covered: they decide which
+    /// tokens are asked for, not what is answered to them.
     pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update(env!("CARGO_PKG_VERSION"));
-        hash.update(self.backend.description());
-        let (info, bytes) = (self.model.info(), self.model.checkpoint().file_bytes());
-        hash.update(format!("{:?} {} {}", self.precision, self.size.context, self.size.slots));
-        hash.update(format!("{} {} {bytes}", info.name, info.parameters));
-        for report in self.plans.reports() {
-            hash.update(report.identity.to_string());
-        }
-        hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
+        let setting = format!("{:?} {} {}", self.precision, self.size.context, self.size.slots);
+        let fixed = [env!("CARGO_PKG_VERSION").to_owned(), self.backend.description(), setting];
+        let plans = self.plans.reports().iter().map(|report| report.identity.to_string());
+        fingerprint(fixed.into_iter().chain(plans), &self.plans.digest)
     }
 
     /// Queues a request.
     ///
     /// # Errors
-    /// A prompt that is empty, too long for the context or not of this vocabulary; bad sampling options.
+    /// A prompt that is empty, too long for the context (or as long, with output to follow) or not of this vocabulary;
+    /// bad sampling options.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         let Request { prompt, task } = request;
         let vocab = self.info().vocab;
@@ -140,6 +142,10 @@ impl Engine {
         }
         if prompt.len() > self.size.context {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: self.size.context });
+        }
+        let generates = matches!(task, Task::Generate { max_tokens, .. } if max_tokens != Some(0));
+        if generates && prompt.len() == self.size.context {
+            return Err(EngineError::NoRoomForOutput { context: self.size.context });
         }
         if let Some(index) = prompt.iter().position(|id| *id as usize >= vocab) {
             return Err(EngineError::TokenId { index, id: prompt[index], vocab });
@@ -186,14 +192,6 @@ impl Engine {
         }
     }
 
-    /// True when no request is in progress.
-    pub fn is_idle(&self) -> bool {
-        self.flight.is_none()
-            && self.ready.is_empty()
-            && self.scheduler.waiting.is_empty()
-            && self.scheduler.running.iter().all(|s| s.cancelled)
-    }
-
     /// Advances the work. Ready with events when something happened, ready with `None` when nothing is left to do,
     /// pending while the device computes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Event>>> {
@@ -223,13 +221,7 @@ impl Engine {
             outs: self.plans.limits.outs,
             recurrent: self.info().recurrent,
         };
-        let (segments, full) = self.scheduler.plan(&mut self.cache, budget);
-        if let Some(index) = full {
-            let id = self.scheduler.running[index].id;
-            self.retire(index);
-            self.ready.push(Event::Finished { id, reason: Finish::ContextFull });
-            return true;
-        }
+        let segments = self.scheduler.plan(&mut self.cache, budget);
         if segments.is_empty() {
             return false;
         }

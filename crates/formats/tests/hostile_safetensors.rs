@@ -221,12 +221,17 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         (index(&format!(r#"{{"a":{file:?}}}"#)), want)
     };
     let escapes = ["../x.safetensors", "/etc/passwd", "a/../../x", "", ".", "..\\x"].map(escape);
+    let gone = index(r#"{"a":"1","b":"x.safetensors","c":"2","d":"1","e":"3","f":"4"}"#);
     let mut cases: Vec<(Vec<NamedFile<'_>>, &str)> = vec![
-        (vec![], "DIR has no config.json: not the folder of a Hugging Face checkpoint"),
+        (
+            vec![],
+            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, \
+             or the files that model.safetensors.index.json lists",
+        ),
         (
             vec![("x.gguf", b"GGUF")],
-            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
-             for the GGUF file in it give DIR/x.gguf",
+            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, \
+             or the files that model.safetensors.index.json lists; for the GGUF file in it give DIR/x.gguf",
         ),
         (vec![("config.json", b"")], "DIR/config.json: the file is empty: the download did not finish"),
         (vec![("config.json", b"[]")], "DIR/config.json: not a JSON object"),
@@ -238,15 +243,19 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             vec![("config.json", POINTER)],
             "DIR/config.json: a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
         ),
-        (vec![CONFIG], "DIR has neither model.safetensors nor model.safetensors.index.json"),
+        (
+            vec![CONFIG],
+            "DIR has neither model.safetensors nor model.safetensors.index.json: the weights are missing; \
+             fetch them into the folder, from where its config.json came",
+        ),
         (
             vec![CONFIG, ("pytorch_model.bin", b"PK\x03\x04")],
-            "DIR has neither model.safetensors nor model.safetensors.index.json; \
+            "DIR has neither model.safetensors nor model.safetensors.index.json: the weights are missing; \
              it has the pickle pytorch_model.bin, which is not read: convert it to safetensors",
         ),
         (
             vec![CONFIG, ("model-00001-of-00002.safetensors", &model)],
-            "DIR has neither model.safetensors nor model.safetensors.index.json; \
+            "DIR has neither model.safetensors nor model.safetensors.index.json: the weights are missing; \
              it has model-00001-of-00002.safetensors, but not under the names the format knows",
         ),
         (
@@ -280,7 +289,13 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":\"gone.safetensors\"}}")],
-            "DIR/gone.safetensors: entity not found",
+            "DIR lacks 1 of the 1 files that model.safetensors.index.json lists (gone.safetensors): \
+             the download is not complete, fetch them into the folder",
+        ),
+        (
+            vec![CONFIG, (name, &gone), ("x.safetensors", &model)],
+            "DIR lacks 4 of the 5 files that model.safetensors.index.json lists (1, 2, 3, ...): \
+             the download is not complete, fetch them into the folder",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"z\":\"x.safetensors\"}}"), ("x.safetensors", &model)],
@@ -325,7 +340,10 @@ fn files_that_are_no_checkpoint_are_named() {
         assert_eq!(&refusal(&dir.path().join("f"), dir.path()), want);
     }
     let dir = folder(&[]);
-    assert_eq!(refusal(&dir.path().join("f"), dir.path()), "DIR/f: No such file or directory (os error 2)");
+    assert_eq!(
+        refusal(&dir.path().join("f"), dir.path()),
+        "DIR/f does not exist: give the path of a GGUF file or of a Hugging Face checkpoint's folder"
+    );
 }
 
 #[test]

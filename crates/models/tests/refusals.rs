@@ -4,7 +4,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{CASES, open, tests};
+use checks::goldens::CASES;
+use common::{open, tests};
 use formats::Checkpoint;
 use gristmill_models::{Model, ModelError};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use serde_json::Value;
 
 use super::{SafetensorsError, SafetensorsFile, TensorInfo};
@@ -49,11 +49,21 @@ pub enum FolderError {
     #[error("{}: {found}", .path.display())]
     Foreign { path: PathBuf, found: Foreign },
     /// The folder holds no configuration.
-    #[error("{} has no {CONFIG}: not the folder of a Hugging Face checkpoint{hint}", .dir.display())]
+    #[error(
+        "{} has no {CONFIG}: a Hugging Face checkpoint is a folder with {CONFIG} and {SINGLE}, or the files that {INDEX} \
+         lists{hint}",
+        .dir.display()
+    )]
     NoConfig { dir: PathBuf, hint: String },
     /// The folder holds no weights that can be read.
-    #[error("{} has neither {SINGLE} nor {INDEX}{hint}", .dir.display())]
+    #[error("{} has neither {SINGLE} nor {INDEX}: the weights are missing{hint}", .dir.display())]
     NoWeights { dir: PathBuf, hint: String },
+    /// The folder lacks files with weights that the index lists.
+    #[error(
+        "{} lacks {} of the {of} files that {INDEX} lists ({}): the download is not complete, fetch them into the folder",
+        .dir.display(), .missing.len(), some(.missing)
+    )]
+    MissingShards { dir: PathBuf, missing: Vec<String>, of: usize },
     /// A JSON file is not one.
     #[error("{}: {message}", .path.display())]
     Json { path: PathBuf, message: String },
@@ -98,7 +108,11 @@ impl HfFolder {
         }
         let index_path = dir.join(INDEX);
         let Some(index) = read_json(&index_path)? else {
-            return Err(FolderError::NoWeights { dir: dir.to_owned(), hint: hint(dir) });
+            let mut hint = hint(dir);
+            if hint.is_empty() {
+                hint = format!("; fetch them into the folder, from where its {CONFIG} came");
+            }
+            return Err(FolderError::NoWeights { dir: dir.to_owned(), hint });
         };
         let (shards, tensors) = open_shards(dir, &index_path, &index)?;
         Ok(Self { dir: dir.to_owned(), config, shards, tensors })
@@ -148,6 +162,7 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
         return Err(json("no object \"weight_map\" from tensor to file".to_owned()));
     };
     let mut shards: IndexMap<&str, SafetensorsFile> = IndexMap::new();
+    let mut missing: IndexSet<&str> = IndexSet::new();
     let mut tensors = IndexMap::new();
     for (name, file) in weight_map {
         let Some(file) = file.as_str() else {
@@ -163,9 +178,10 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
         let shard = match shards.get_index_of(file) {
             Some(shard) => shard,
             None => {
-                let path = dir.join(file);
-                let Some(opened) = open_shard(&path)? else {
-                    return Err(FolderError::Io { path, source: std::io::ErrorKind::NotFound.into() });
+                let opened = if missing.contains(file) { None } else { open_shard(&dir.join(file))? };
+                let Some(opened) = opened else {
+                    missing.insert(file);
+                    continue;
                 };
                 shards.insert_full(file, opened).0
             }
@@ -175,6 +191,11 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
             return Err(FolderError::NotInShard { path, tensor, file });
         }
         tensors.insert(name.clone(), shard);
+    }
+    if !missing.is_empty() {
+        let of = shards.len() + missing.len();
+        let missing = missing.into_iter().map(clip).collect();
+        return Err(FolderError::MissingShards { dir: dir.to_owned(), missing, of });
     }
     Ok((shards.into_values().collect(), tensors))
 }
@@ -218,6 +239,13 @@ fn read_json(path: &Path) -> Result<Option<Value>, FolderError> {
         Ok(_) => Err(json("not a JSON object".to_owned())),
         Err(e) => Err(json(format!("not valid JSON: {e}"))),
     }
+}
+
+/// The first of a list of names.
+fn some(names: &[String]) -> String {
+    const SOME: usize = 3;
+    let more = if names.len() > SOME { ", ..." } else { "" };
+    names[..names.len().min(SOME)].join(", ") + more
 }
 
 /// What else the folder holds that its owner may have meant.
