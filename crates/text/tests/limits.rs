@@ -201,18 +201,20 @@ fn bad_vocabularies_are_refused() {
     assert!(error(&|v| v.model = "rwkv".into(), &good).contains("rwkv"));
     assert!(error(&|v| v.pre = Some("odd-one".into()), &good).contains("odd-one"));
     assert!(error(&|v| v.pre = None, &good).contains("tokenizer.ggml.pre"));
-    let ids: [(&str, &dyn Fn(&mut GgufVocab)); 6] = [
-        ("bos", &|v| v.bos = Some(320)),
-        ("eos", &|v| v.eos = Some(320)),
-        ("eot", &|v| v.eot = Some(u32::MAX)),
-        ("eom", &|v| v.eom = Some(320)),
-        ("unknown", &|v| v.unknown = Some(320)),
-        ("padding", &|v| v.padding = Some(320)),
+    let ids: [fn(&mut GgufVocab) -> &mut Option<u32>; 6] = [
+        |v| &mut v.bos,
+        |v| &mut v.eos,
+        |v| &mut v.eot,
+        |v| &mut v.eom,
+        |v| &mut v.unknown,
+        |v| &mut v.padding,
     ];
-    for (name, change) in ids {
-        let message = error(change, &good);
-        assert!(message.contains(&format!("tokenizer.ggml.{name}_token_id")), "{message}");
-        assert!(message.contains("below the size of the vocabulary, 320"), "{message}");
+    for (id, name) in ids.iter().zip(["bos", "eos", "eot", "eom", "unknown", "padding"]) {
+        for beyond in [320, u32::MAX] {
+            let message = error(&|v| *id(v) = Some(beyond), &good);
+            assert!(message.contains(&format!("`tokenizer.ggml.{name}_token_id` is {beyond}")), "{message}");
+            assert!(message.contains("below the size of the vocabulary, 320"), "{message}");
+        }
     }
     assert!(error(&|v| v.merges.push("x".into()), &good).contains("merge 59"));
     assert!(error(&|v| v.merges.push("th qq".into()), &good).contains("not in the vocabulary"));
