@@ -228,6 +228,11 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
              for the GGUF file in it give DIR/x.gguf",
         ),
+        (
+            vec![("model.safetensors", &model)],
+            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
+             it has model.safetensors: download the config.json that belongs to it",
+        ),
         (vec![("config.json", b"")], "DIR/config.json: the file is empty: the download did not finish"),
         (vec![("config.json", b"[]")], "DIR/config.json: not a JSON object"),
         (

@@ -276,9 +276,12 @@ fn names(dir: &Path) -> Vec<String> {
 /// What else the folder holds that its owner may have meant.
 fn hint(dir: &Path) -> String {
     let names = names(dir);
-    if names.iter().any(|name| name == SINGLE) {
-        // Opening it found nothing, so that it can only be a link.
+    if names.iter().any(|name| name == SINGLE) && !dir.join(SINGLE).exists() {
         return format!("; {}", of_missing(dir, SINGLE));
+    }
+    // With weights of this name only the configuration can be missing.
+    if dir.join(SINGLE).exists() {
+        return format!("; it has {SINGLE}: download the {CONFIG} that belongs to it");
     }
     let find = |suffixes: &[&str]| names.iter().find(|name| suffixes.iter().any(|s| name.ends_with(s)));
     if let Some(gguf) = find(&[".gguf"]) {
