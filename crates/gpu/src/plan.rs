@@ -407,13 +407,13 @@ impl Instance for GpuInstance {
         let (slot, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
         self.readback.map_async(wgpu::MapMode::Read, .., move |mapped| {
             let read = match mapped {
-                Ok(()) => read(&buffer, status),
+                Ok(()) => read(&buffer),
                 Err(_) => Err(DeviceError::Lost(
                     faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
                 )),
             };
             let read = faults.check().and(read);
-            let result = read.as_ref().map(|_| ()).map_err(Clone::clone);
+            let result = read.as_ref().map_err(Clone::clone).and_then(|values| marked(values, status));
             let _ = slot.set(read);
             signal.set(result);
         });
@@ -440,15 +440,22 @@ impl Instance for GpuInstance {
     }
 }
 
-/// What was read back; behind the outputs, from `status` on, a word for each row that kernels may have marked.
-fn read(buffer: &wgpu::Buffer, status: Option<usize>) -> Result<Vec<f32>, DeviceError> {
+/// What was read back.
+fn read(buffer: &wgpu::Buffer) -> Result<Vec<f32>, DeviceError> {
     let range = buffer.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
     let values: Vec<f32> = bytemuck::pod_collect_to_vec(&range);
     drop(range);
     buffer.unmap();
-    if let Some(row) = status.and_then(|at| values[at..].iter().position(|v| *v != 0.0)) {
-        let problem = format!("row {row}: the router's logits are not numbers");
-        return Err(DeviceError::Numeric { op: "route".into(), problem });
-    }
     Ok(values)
+}
+
+/// The rows that kernels marked, behind the outputs from `status` on.
+fn marked(values: &[f32], status: Option<usize>) -> Result<(), DeviceError> {
+    let marks = status.map_or(&[][..], |at| &values[at..]);
+    let rows: Vec<u32> = (0..).zip(marks).filter(|(_, mark)| **mark != 0.0).map(|(row, _)| row).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let problem = "the router's logits are not numbers, or none is finite".to_owned();
+    Err(DeviceError::Numeric { op: "route".into(), problem, rows })
 }

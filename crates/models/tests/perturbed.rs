@@ -6,7 +6,8 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{CASES, open, tests};
+use checks::goldens::CASES;
+use common::{open, tests};
 use formats::Checkpoint;
 use formats::gguf::{Array, GgmlType, GgufWriter, Value as Meta};
 use graph::backend::RowSource;
