@@ -73,7 +73,10 @@ fn conformance(out: &mut impl Write, backend: &dyn Backend, filter: &str) -> Res
     if report.rows.is_empty() {
         return Ok(Verdict::Empty);
     }
-    writeln!(out, "conformance\n{report}")?;
+    writeln!(
+        out,
+        "conformance: cases passed of all, and the largest error as a share of its bound\n{report}"
+    )?;
     // An op that the device refuses by name is listed, not wrong.
     Ok(if report.failures.is_empty() { Verdict::Passed } else { Verdict::Failed })
 }
@@ -98,7 +101,7 @@ fn try_goldens(
     folders: &[PathBuf],
     gguf: Option<&Path>,
 ) -> Result<Verdict> {
-    writeln!(out, "goldens")?;
+    writeln!(out, "goldens: the largest error as a share of its bound")?;
     let mut tally = Tally::default();
     for folder in folders {
         let file = gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file());
@@ -121,14 +124,15 @@ fn try_determinism(
     let devices = [1, 2, 3].map(open);
     let devices = devices.into_iter().collect::<Result<Vec<_>, _>>()?;
     let make = |threads: usize| devices[threads.clamp(1, devices.len()) - 1].clone();
-    writeln!(out, "determinism")?;
+    writeln!(out, "determinism: rows of logits compared bit by bit")?;
     let mut tally = Tally::default();
     for folder in folders {
         let result = open_model(folder)
             .and_then(|model| determinism::run(&make, &model, &Options::new(Precision::Exact)))
             .map(|report| (report.passed(), report.to_string()));
         let words = tally.enter(result);
-        writeln!(out, "  {:<28} {}", name(folder), words.trim_end())?;
+        // Its properties are indented below it.
+        writeln!(out, "  {:<28} {}", name(folder), words.trim_end().replace('\n', "\n  "))?;
     }
     tally.verdict(out)
 }

@@ -275,6 +275,7 @@ fn selftest_runs_cases_and_goldens() {
     let args = ["selftest", "--filter", "llama_yarn", "--goldens", &goldens, "--goldens-gguf", &gguf];
     let text = ok(&args);
     assert!(text.contains("2 passed, 0 failed, 0 not tried"), "{text}");
+    assert!(text.contains("llama_yarn.gguf") && text.contains("ok worst 0."), "{text}");
 }
 
 #[test]
