@@ -124,8 +124,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "splits merge in an order that depends on the threads",
         "crates/cpu/src/attention/tile.rs",
-        "for split in 0..splits.len() {",
-        "for split in (0..splits.len()).rev() {",
+        "for split in 0..merge.splits {",
+        "for split in (0..merge.splits).rev() {",
     ),
     mutation(
         "a new sequence starts from a stale slot",

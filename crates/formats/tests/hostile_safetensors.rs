@@ -221,17 +221,17 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         (index(&format!(r#"{{"a":{file:?}}}"#)), want)
     };
     let escapes = ["../x.safetensors", "/etc/passwd", "a/../../x", "", ".", "..\\x"].map(escape);
-    let gone = index(r#"{"a":"1","b":"x.safetensors","c":"2","d":"1","e":"3","f":"4"}"#);
     let mut cases: Vec<(Vec<NamedFile<'_>>, &str)> = vec![
-        (
-            vec![],
-            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, \
-             or the files that model.safetensors.index.json lists",
-        ),
+        (vec![], "DIR has no config.json: not the folder of a Hugging Face checkpoint"),
         (
             vec![("x.gguf", b"GGUF")],
-            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, \
-             or the files that model.safetensors.index.json lists; for the GGUF file in it give DIR/x.gguf",
+            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
+             for the GGUF file in it give DIR/x.gguf",
+        ),
+        (
+            vec![("model.safetensors", &model)],
+            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
+             it has model.safetensors: download the config.json that belongs to it",
         ),
         (vec![("config.json", b"")], "DIR/config.json: the file is empty: the download did not finish"),
         (vec![("config.json", b"[]")], "DIR/config.json: not a JSON object"),
@@ -243,19 +243,15 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             vec![("config.json", POINTER)],
             "DIR/config.json: a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
         ),
-        (
-            vec![CONFIG],
-            "DIR has neither model.safetensors nor model.safetensors.index.json: the weights are missing; \
-             fetch them into the folder, from where its config.json came",
-        ),
+        (vec![CONFIG], "DIR has neither model.safetensors nor model.safetensors.index.json"),
         (
             vec![CONFIG, ("pytorch_model.bin", b"PK\x03\x04")],
-            "DIR has neither model.safetensors nor model.safetensors.index.json: the weights are missing; \
+            "DIR has neither model.safetensors nor model.safetensors.index.json; \
              it has the pickle pytorch_model.bin, which is not read: convert it to safetensors",
         ),
         (
             vec![CONFIG, ("model-00001-of-00002.safetensors", &model)],
-            "DIR has neither model.safetensors nor model.safetensors.index.json: the weights are missing; \
+            "DIR has neither model.safetensors nor model.safetensors.index.json; \
              it has model-00001-of-00002.safetensors, but not under the names the format knows",
         ),
         (
@@ -289,13 +285,8 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":\"gone.safetensors\"}}")],
-            "DIR lacks 1 of the 1 files that model.safetensors.index.json lists (gone.safetensors): \
-             the download is not complete, fetch them into the folder",
-        ),
-        (
-            vec![CONFIG, (name, &gone), ("x.safetensors", &model)],
-            "DIR lacks 4 of the 5 files that model.safetensors.index.json lists (1, 2, 3, ...): \
-             the download is not complete, fetch them into the folder",
+            "DIR/model.safetensors.index.json lists files of weights (1), of which 1 is not in DIR: gone.safetensors; \
+             download the missing files to that folder, or give a folder that is complete",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"z\":\"x.safetensors\"}}"), ("x.safetensors", &model)],
@@ -340,10 +331,7 @@ fn files_that_are_no_checkpoint_are_named() {
         assert_eq!(&refusal(&dir.path().join("f"), dir.path()), want);
     }
     let dir = folder(&[]);
-    assert_eq!(
-        refusal(&dir.path().join("f"), dir.path()),
-        "DIR/f does not exist: give the path of a GGUF file or of a Hugging Face checkpoint's folder"
-    );
+    assert_eq!(refusal(&dir.path().join("f"), dir.path()), "DIR/f: No such file or directory (os error 2)");
 }
 
 #[test]
@@ -366,6 +354,37 @@ fn shards_are_joined_by_the_index_which_decides() {
     assert_eq!(checkpoint.file_bytes(), (one.len() + two.len()) as u64);
 }
 
+/// Which of several, where they were looked for, what to do; what the folder has instead.
+#[test]
+fn missing_shards_are_all_named() {
+    let (name, model) = ("model.safetensors.index.json", file(HEADER, 30));
+    let index = br#"{"weight_map":{"x":"1.safetensors","a":"2.safetensors","y":"sub/3.safetensors"}}"#;
+    let part = ("1.safetensors.part", &b"half"[..]);
+    let dir = folder(&[CONFIG, (name, index), ("2.safetensors", &model), part]);
+    assert_eq!(
+        refusal(dir.path(), dir.path()),
+        "DIR/model.safetensors.index.json lists files of weights (3), of which 2 are not in DIR: \
+         1.safetensors, sub/3.safetensors; there are also 1.safetensors.part, which it does not list; \
+         download the missing files to that folder, or give a folder that is complete"
+    );
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("../blobs/0123", dir.path().join("1.safetensors")).expect("a link");
+        let message = refusal(dir.path(), dir.path());
+        assert!(
+            message.contains("1.safetensors (a link to ../blobs/0123, which is gone), sub/"),
+            "{message}"
+        );
+    }
+    // A long list is cut, and counted.
+    let entries: Vec<String> = (0..99).map(|i| format!("\"t{i}\":\"{i}.safetensors\"")).collect();
+    let index = format!("{{\"weight_map\":{{{}}}}}", entries.join(","));
+    let dir = folder(&[CONFIG, (name, index.as_bytes())]);
+    let message = refusal(dir.path(), dir.path());
+    assert!(message.contains("99 are not in DIR: 0.safetensors,"), "{message}");
+    assert!(message.contains("9.safetensors and 89 more"), "{message}");
+}
+
 #[test]
 fn a_header_that_begins_like_a_pickle_is_no_pickle() {
     // 640 is 0x280: the opcode and version of a pickle.
@@ -386,6 +405,13 @@ fn links_are_followed_but_not_to_devices() {
     let (dir, model) = (folder(&[]), file(HEADER, 30));
     let elsewhere = folder(&[CONFIG, ("blob", &model)]);
     symlink(elsewhere.path().join("config.json"), dir.path().join("config.json")).expect("a link");
+    symlink("../blobs/0123", dir.path().join("model.safetensors")).expect("a link");
+    assert_eq!(
+        refusal(dir.path(), dir.path()),
+        "DIR has neither model.safetensors nor model.safetensors.index.json; \
+         model.safetensors (a link to ../blobs/0123, which is gone)"
+    );
+    std::fs::remove_file(dir.path().join("model.safetensors")).expect("the link");
     symlink("/dev/zero", dir.path().join("model.safetensors")).expect("a link");
     assert_eq!(refusal(dir.path(), dir.path()), "DIR/model.safetensors: not a regular file");
     std::fs::remove_file(dir.path().join("model.safetensors")).expect("the link");

@@ -21,16 +21,18 @@ pub fn score(
     let request = engine.submit(Request { prompt, task: Task::Score { from } })?;
     while let Some(events) = next_events(engine) {
         for event in events {
+            let mut broken_off = false;
             match event {
                 Event::Scores { id, first, logits } if id == request => {
-                    if rows(first, &logits).is_break() {
-                        engine.cancel(request);
-                        return Ok(());
-                    }
+                    broken_off = rows(first, &logits).is_break();
                 }
                 Event::Finished { id, .. } if id == request => return Ok(()),
                 Event::Failed { id, error } if id == request => return Err(error.into()),
                 _ => {}
+            }
+            if broken_off {
+                engine.cancel(request);
+                return Ok(());
             }
         }
     }

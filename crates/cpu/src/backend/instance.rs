@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, Signal, fence};
-use tensor::{DType, Shape};
 
 use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};
 
-use super::state::CpuState;
+use super::state::{CpuState, StateInfo};
 use super::steps::{Ctx, Refused, Step};
 use super::weight::CpuWeight;
 use super::{Arena, Shared, memory_error};
@@ -28,7 +27,7 @@ pub(super) struct PlanInner {
     pub(super) steps: Vec<Step>,
     pub(super) layout: StepLayout,
     pub(super) weights: Vec<WeightDesc>,
-    pub(super) states: Vec<(String, DType, Shape)>,
+    pub(super) states: Vec<StateInfo>,
     pub(super) outputs: Vec<OutputInfo>,
     /// The extents of the sequences: first word among the inputs, entries, and the scalar that bounds them.
     pub(super) extents: Option<(usize, usize, Option<usize>)>,
@@ -56,15 +55,15 @@ impl Plan for CpuPlan {
         graph::validate::bindings(&plan.graph, bindings)?;
         let stranger = |name: &str| DeviceError::Binding {
             port: name.to_owned(),
-            problem: "was made by another backend or for another type or shape".into(),
+            problem: "was made by another backend or for another type, shape or width of keys".into(),
         };
         let weights = plan.weights.iter().map(|desc| {
             let bound = bindings.weights[&desc.name].clone().downcast::<CpuWeight>();
             bound.ok().filter(|w| w.fits(desc)).ok_or_else(|| stranger(&desc.name))
         });
-        let states = plan.states.iter().map(|(name, dtype, shape)| {
-            let bound = bindings.states[name].clone().downcast::<CpuState>();
-            bound.ok().filter(|s| s.fits(&plan.shared, *dtype, *shape)).ok_or_else(|| stranger(name))
+        let states = plan.states.iter().map(|info| {
+            let bound = bindings.states[&info.name].clone().downcast::<CpuState>();
+            bound.ok().filter(|s| s.fits(&plan.shared, info)).ok_or_else(|| stranger(&info.name))
         });
         let (inputs, outputs) = (plan.layout.words() * 4, plan.output_words * 4);
         Ok(Box::new(CpuInstance {

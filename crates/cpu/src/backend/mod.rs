@@ -6,6 +6,8 @@ mod operand;
 mod sample;
 mod state;
 mod steps;
+#[cfg(test)]
+mod tests;
 mod weight;
 
 use std::sync::{Arc, Mutex, PoisonError};

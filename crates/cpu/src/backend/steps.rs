@@ -73,9 +73,9 @@ impl Ctx<'_> {
         unsafe { RowsMut::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
     }
 
-    /// u32 elements of a contiguous operand, real rows only.
+    /// u32 elements of an operand whose rows are adjacent, real rows only.
     pub(super) fn words(&self, arg: &RowsArg) -> &[u32] {
-        // SAFETY: contiguous and inside its buffer by construction; nobody writes an operand during the step.
+        // SAFETY: compile time saw that the rows are adjacent and inside their buffer; nobody writes an operand during the step.
         unsafe { std::slice::from_raw_parts(self.start(arg), self.count(arg) * arg.width) }
     }
 
@@ -217,12 +217,19 @@ pub(super) enum Step {
         sum: RowsArg,
         out: RowsArg,
     },
-    Rope {
-        x: RowsArg,
-        head_dim: usize,
+    /// Fills the tables that [`Step::Rope`]s read.
+    Angles {
         pos: RowsArg,
         inv_freq: usize,
         magnitude: f32,
+        cos: RowsArg,
+        sin: RowsArg,
+    },
+    Rope {
+        x: RowsArg,
+        head_dim: usize,
+        cos: RowsArg,
+        sin: RowsArg,
         out: RowsArg,
     },
     Route {
@@ -390,15 +397,23 @@ impl Step {
                     vector::add_rms_norm(ctx.isa, a, b, Some(weight), *eps, sum, out);
                 });
             }
-            Step::Rope { x, head_dim, pos, inv_freq, magnitude, out } => {
-                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
+            Step::Angles { pos, inv_freq, magnitude, cos, sin } => {
                 let (pos, inv_freq) = (ctx.words(pos), ctx.weights[*inv_freq].elements());
+                let (cos, sin) = (ctx.rows_mut(cos), ctx.rows_mut(sin));
+                over_rows(pos.len(), worker, |rows| {
+                    for row in rows {
+                        // SAFETY: this row of both tables is this worker's own.
+                        let mut parts = unsafe { [cos.alias(), sin.alias()] };
+                        let [cos, sin] = parts.each_mut().map(|table| table.row(row));
+                        vector::rope_angles(&pos[row..=row], inv_freq, *magnitude, cos, sin);
+                    }
+                });
+            }
+            Step::Rope { x, head_dim, cos, sin, out } => {
+                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
+                let (cos, sin) = (ctx.rows(cos), ctx.rows(sin));
                 over_rows(out.rows(), worker, |rows| {
-                    let half = inv_freq.len();
-                    let mut tables = vec![0.0; 2 * rows.len() * half];
-                    let (cos, sin) = tables.split_at_mut(rows.len() * half);
-                    vector::rope_angles(&pos[rows.clone()], inv_freq, *magnitude, cos, sin);
-                    let (cos, sin) = (Rows::new(cos, half), Rows::new(sin, half));
+                    let (cos, sin) = (cos.part(rows.clone()), sin.part(rows.clone()));
                     // SAFETY: this part is this worker's own.
                     let part = unsafe { out.alias() }.part(rows.clone());
                     vector::rope(ctx.isa, x.part(rows).into(), *head_dim, cos, sin, part);

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::{SafetensorsError, SafetensorsFile, TensorInfo};
@@ -49,27 +49,30 @@ pub enum FolderError {
     #[error("{}: {found}", .path.display())]
     Foreign { path: PathBuf, found: Foreign },
     /// The folder holds no configuration.
-    #[error(
-        "{} has no {CONFIG}: a Hugging Face checkpoint is a folder with {CONFIG} and {SINGLE}, or the files that {INDEX} \
-         lists{hint}",
-        .dir.display()
-    )]
+    #[error("{} has no {CONFIG}: not the folder of a Hugging Face checkpoint{hint}", .dir.display())]
     NoConfig { dir: PathBuf, hint: String },
     /// The folder holds no weights that can be read.
-    #[error("{} has neither {SINGLE} nor {INDEX}: the weights are missing{hint}", .dir.display())]
+    #[error("{} has neither {SINGLE} nor {INDEX}{hint}", .dir.display())]
     NoWeights { dir: PathBuf, hint: String },
-    /// The folder lacks files with weights that the index lists.
-    #[error(
-        "{} lacks {} of the {of} files that {INDEX} lists ({}): the download is not complete, fetch them into the folder",
-        .dir.display(), .missing.len(), some(.missing)
-    )]
-    MissingShards { dir: PathBuf, missing: Vec<String>, of: usize },
     /// A JSON file is not one.
     #[error("{}: {message}", .path.display())]
     Json { path: PathBuf, message: String },
     /// A weights file is damaged.
     #[error("{}: {source}", .path.display())]
     Safetensors { path: PathBuf, source: SafetensorsError },
+    /// Files that the index lists are not there.
+    #[error("{}", missing_shards(.index, .dir, .missing, *.listed, .others))]
+    MissingShards {
+        index: PathBuf,
+        /// Where they were looked for.
+        dir: PathBuf,
+        /// Their names, in the order of the index, with what is known of each.
+        missing: Vec<String>,
+        /// How many files the index lists.
+        listed: usize,
+        /// What else of weights the folder holds, also unfinished.
+        others: Vec<String>,
+    },
     /// The index names a file that is not plainly inside the folder.
     #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which is not a path inside the folder", .path.display())]
     Escape { path: PathBuf, tensor: String, file: String },
@@ -108,11 +111,7 @@ impl HfFolder {
         }
         let index_path = dir.join(INDEX);
         let Some(index) = read_json(&index_path)? else {
-            let mut hint = hint(dir);
-            if hint.is_empty() {
-                hint = format!("; fetch them into the folder, from where its {CONFIG} came");
-            }
-            return Err(FolderError::NoWeights { dir: dir.to_owned(), hint });
+            return Err(FolderError::NoWeights { dir: dir.to_owned(), hint: hint(dir) });
         };
         let (shards, tensors) = open_shards(dir, &index_path, &index)?;
         Ok(Self { dir: dir.to_owned(), config, shards, tensors })
@@ -154,6 +153,27 @@ impl HfFolder {
     }
 }
 
+/// Which, where, and what to do.
+fn missing_shards(index: &Path, dir: &Path, missing: &[String], listed: usize, others: &[String]) -> String {
+    const MOST: usize = 10;
+    let (index, dir) = (index.display(), dir.display());
+    let mut text = format!(
+        "{index} lists files of weights ({listed}), of which {} not in {dir}: ",
+        match missing.len() {
+            1 => "1 is".to_owned(),
+            n => format!("{n} are"),
+        }
+    );
+    text += &missing.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if missing.len() > MOST {
+        text += &format!(" and {} more", missing.len() - MOST);
+    }
+    if !others.is_empty() {
+        text += &format!("; there are also {}, which it does not list", others.join(", "));
+    }
+    text + "; download the missing files to that folder, or give a folder that is complete"
+}
+
 type Shards = (Vec<SafetensorsFile>, IndexMap<String, usize>);
 
 fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, FolderError> {
@@ -161,8 +181,7 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
     let Some(weight_map) = index.get("weight_map").and_then(Value::as_object) else {
         return Err(json("no object \"weight_map\" from tensor to file".to_owned()));
     };
-    let mut shards: IndexMap<&str, SafetensorsFile> = IndexMap::new();
-    let mut missing: IndexSet<&str> = IndexSet::new();
+    let mut shards: IndexMap<&str, Option<SafetensorsFile>> = IndexMap::new();
     let mut tensors = IndexMap::new();
     for (name, file) in weight_map {
         let Some(file) = file.as_str() else {
@@ -177,27 +196,32 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
         }
         let shard = match shards.get_index_of(file) {
             Some(shard) => shard,
-            None => {
-                let opened = if missing.contains(file) { None } else { open_shard(&dir.join(file))? };
-                let Some(opened) = opened else {
-                    missing.insert(file);
-                    continue;
-                };
-                shards.insert_full(file, opened).0
-            }
+            None => shards.insert_full(file, open_shard(&dir.join(file))?).0,
         };
-        if shards[shard].tensor(name).is_none() {
+        // Those that are not there are all named below.
+        if shards[shard].as_ref().is_some_and(|shard| shard.tensor(name).is_none()) {
             let (path, tensor, file) = place();
             return Err(FolderError::NotInShard { path, tensor, file });
         }
         tensors.insert(name.clone(), shard);
     }
+    let missing = shards.iter().filter(|(_, opened)| opened.is_none()).map(|(file, _)| of_missing(dir, file));
+    let missing: Vec<String> = missing.collect();
     if !missing.is_empty() {
-        let of = shards.len() + missing.len();
-        let missing = missing.into_iter().map(clip).collect();
-        return Err(FolderError::MissingShards { dir: dir.to_owned(), missing, of });
+        let others = names(dir).into_iter().filter(|n| n.contains(".safetensors") && !n.ends_with(".json"));
+        let others = others.filter(|name| !shards.contains_key(name.as_str())).take(3).collect();
+        let (index, dir, listed) = (index_path.to_owned(), dir.to_owned(), shards.len());
+        return Err(FolderError::MissingShards { index, dir, missing, listed, others });
     }
-    Ok((shards.into_values().collect(), tensors))
+    Ok((shards.into_values().flatten().collect(), tensors))
+}
+
+/// A file that is not there; hub caches keep links, whose targets can be gone.
+fn of_missing(dir: &Path, file: &str) -> String {
+    match std::fs::read_link(dir.join(file)) {
+        Ok(target) => format!("{} (a link to {}, which is gone)", clip(file), target.display()),
+        Err(_) => clip(file),
+    }
 }
 
 /// `None` when there is no such file.
@@ -241,20 +265,24 @@ fn read_json(path: &Path) -> Result<Option<Value>, FolderError> {
     }
 }
 
-/// The first of a list of names.
-fn some(names: &[String]) -> String {
-    const SOME: usize = 3;
-    let more = if names.len() > SOME { ", ..." } else { "" };
-    names[..names.len().min(SOME)].join(", ") + more
+/// The names in a folder, sorted; none when it cannot be read.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 /// What else the folder holds that its owner may have meant.
 fn hint(dir: &Path) -> String {
-    let mut names: Vec<String> = match std::fs::read_dir(dir) {
-        Ok(entries) => entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect(),
-        Err(_) => return String::new(),
-    };
-    names.sort();
+    let names = names(dir);
+    if names.iter().any(|name| name == SINGLE) && !dir.join(SINGLE).exists() {
+        return format!("; {}", of_missing(dir, SINGLE));
+    }
+    // With weights of this name only the configuration can be missing.
+    if dir.join(SINGLE).exists() {
+        return format!("; it has {SINGLE}: download the {CONFIG} that belongs to it");
+    }
     let find = |suffixes: &[&str]| names.iter().find(|name| suffixes.iter().any(|s| name.ends_with(s)));
     if let Some(gguf) = find(&[".gguf"]) {
         format!("; for the GGUF file in it give {}", dir.join(gguf).display())
