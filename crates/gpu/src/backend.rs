@@ -55,6 +55,10 @@ impl Backend for GpuBackend {
         None
     }
 
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
         Ok(Arc::new(GpuWeight::pack(&self.gpu, &self.slabs, desc, source)?))
     }

@@ -145,10 +145,8 @@ pub(crate) fn compile(
     }
     let Compiler { weights, seq_at, start_at, status, ropes, acts, parts, steps, selections, .. } = compiler;
     // Rows that were gathered are not those of the step: then it is not known whose values a kernel refused.
-    let steps_own = |node: &&Node| {
-        graph.row_scalar().is_none_or(|rows| graph.value(node.inputs[0]).bound == Some(rows))
-    };
-    let refuses_rows = graph.nodes.iter().filter(|n| matches!(n.op, Op::Route { .. })).all(|n| steps_own(&n));
+    let of_step = |n: &Node| graph.row_scalar().is_none_or(|r| graph.value(n.inputs[0]).bound == Some(r));
+    let refuses_rows = graph.nodes.iter().all(|n| !matches!(n.op, Op::Route { .. }) || of_step(n));
 
     let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
@@ -180,8 +178,6 @@ pub(crate) fn compile(
         outputs,
         steps,
         step_words: intermediates,
-        outputs_at,
-        output_words: words - outputs_at,
         extents,
         seq_at,
         start_at,

@@ -478,7 +478,7 @@ impl Compiler<'_> {
                 Step::Sample(SampleStep {
                     logits: self.last(node, node.inputs[0])?,
                     state: self.state(node)?,
-                    into: self.checked(node, into?)?,
+                    into: into?,
                     uniform: uniform?,
                     sharpness: sharpness?,
                     top_k: top_k?,
@@ -489,9 +489,8 @@ impl Compiler<'_> {
             }
             Op::Feed => {
                 self.select(node, "feed", "the only one");
-                let ids = self.vector(node, node.inputs[0])?;
                 Step::Feed(FeedStep {
-                    ids: self.checked(node, ids)?,
+                    ids: self.vector(node, node.inputs[0])?,
                     state: self.state(node)?,
                     out: self.vector(node, node.outputs[0])?,
                 })
@@ -562,14 +561,6 @@ impl Compiler<'_> {
             return self.unsupported(node, "a step has one array of extents");
         }
         Ok(())
-    }
-
-    /// Slots must be an input, so that every submission is validated.
-    fn checked(&self, node: &Node, arg: RowsArg) -> Result<RowsArg, DeviceError> {
-        match arg.place {
-            Place::Input(_) => Ok(arg),
-            _ => self.unsupported(node, "slots must be an input"),
-        }
     }
 
     fn bound(&self, id: ValueId) -> Option<(usize, usize)> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, Signal, fence};
+use tensor::DType;
 
 use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};

@@ -1,7 +1,7 @@
 //! Drawing tokens, and feeding them back.
 
+use graph::Node;
 use graph::backend::DeviceError;
-use graph::{Node, PortKind, ValueId};
 
 use super::{Arg, Compiler, Use};
 use crate::select;
@@ -12,8 +12,7 @@ impl Compiler<'_> {
         let logits = self.last(node, node.inputs[0])?;
         let mut params = logits.counts().to_vec();
         params.extend([logits.width, logits.at, logits.stride].map(|v| v as u32));
-        params.push(self.slots(node, node.inputs[2])?);
-        for id in node.inputs[3..].iter().chain(&node.outputs) {
+        for id in node.inputs[2..].iter().chain(&node.outputs) {
             params.push(self.words(node, *id)?);
         }
         let grid = [logits.rows, 1, 1];
@@ -23,7 +22,7 @@ impl Compiler<'_> {
 
     pub(super) fn feed(&mut self, node: &Node) -> Result<(), DeviceError> {
         let state = self.state(node)?;
-        let (ids, out) = (self.slots(node, node.inputs[0])?, self.words(node, node.outputs[0])?);
+        let (ids, out) = (self.words(node, node.inputs[0])?, self.words(node, node.outputs[0])?);
         let value = self.resolver.graph.value(node.inputs[0]);
         let rows = value.layout.shape.elements();
         let bound = value.bound.map_or(u32::MAX, |b| b.0);
@@ -31,14 +30,5 @@ impl Compiler<'_> {
         let grid = [rows.div_ceil(64), 1, 1];
         let args = vec![Arg::State(state)];
         self.push(node, &select::feed(), "a row a lane", params, args, grid, Use::None)
-    }
-
-    /// First word of an operand with slots, which must be an input, so that every submission is validated.
-    fn slots(&self, node: &Node, id: ValueId) -> Result<u32, DeviceError> {
-        let port = self.resolver.graph.port_of(id).map(|port| self.resolver.graph.port(port).kind);
-        if port != Some(PortKind::Input) {
-            return self.unsupported(node, "slots must be an input");
-        }
-        self.words(node, id)
     }
 }
