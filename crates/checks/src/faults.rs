@@ -10,7 +10,7 @@ use graph::backend::{
     StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph, PlanReport};
-use tensor::ops::KV_BLOCK;
+use tensor::ops::{KV_BLOCK, NOT_A_TOKEN};
 
 /// What is wrong with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +32,8 @@ pub enum Fault {
     KnowsPlace,
     /// The last bit of a logit is another where a sequence lies in KV blocks that another one had.
     KnowsHistory,
+    /// Token 0 is taken for those that the step before drew on the device.
+    LosesDrawn,
     /// Logits after this token are no numbers.
     NanAfter(u32),
     /// The embedding of this token is no number, and so is all that comes of it.
@@ -247,7 +249,9 @@ impl Instance for FaultyInstance {
         let changed = |row: u32| {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
-                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::NanFrom(_) => false,
+                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::LosesDrawn | Fault::NanFrom(_) => {
+                    false
+                }
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
                 Fault::Always => true,
                 Fault::KnowsNeighbours => segments.len() > 1,
@@ -269,7 +273,15 @@ impl Instance for FaultyInstance {
                 }
             }
         }
-        let replaced = step.inputs.iter().map(|(n, v)| (*n, if *n == "until" { &until[..] } else { *v }));
+        let mut ids = ids.to_vec();
+        if self.watch.fault == Fault::LosesDrawn {
+            ids.iter_mut().filter(|id| **id & NOT_A_TOKEN != 0).for_each(|id| *id = 0);
+        }
+        let replaced = step.inputs.iter().map(|(name, values)| match *name {
+            "until" => (*name, &until[..]),
+            "ids" => (*name, &ids[..]),
+            _ => (*name, *values),
+        });
         let inputs: Vec<(&str, &[u32])> = replaced.collect();
         self.inner.encode(&StepInputs { inputs: &inputs, ..*step })
     }
