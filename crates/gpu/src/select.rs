@@ -202,6 +202,8 @@ pub(crate) struct Matmul {
     pub(crate) experts: bool,
     /// Rows of the bucket.
     pub(crate) rows: usize,
+    /// Rows of all matrices together.
+    pub(crate) outputs: usize,
 }
 
 /// A kernel of matmul.wgsl and the sizes of its tiles.
@@ -224,7 +226,13 @@ pub(crate) fn matmul(capabilities: &Capabilities, m: Matmul) -> Option<MatmulKer
     let columns = if m.experts { 1 } else { m.rows.next_power_of_two().clamp(1, most) as u32 };
     // One column: as many rows as keep the loads of a tile in registers, two blocks of each under way.
     let (lanes, rows, subs, unroll) = match subgroup {
-        Some(lanes) if columns == 1 => (lanes, 4, (128 / lanes).max(1), 2),
+        // A tile of many rows reads the activations less often, of few gives small matrices more tiles: on an H200, 1, 2 and
+        // 4 rows take 6.7, 7.7 and 10.7 us for 4096 x 4096 of Q4_0, and 19.2, 19.0 and 18.3 us for 24576 x 4096.
+        Some(lanes) if columns == 1 => match m.outputs {
+            0..=8192 => (lanes, 1, (128 / lanes).max(1), 4),
+            8193..=20480 => (lanes, 2, (128 / lanes).max(1), 4),
+            _ => (lanes, 4, (128 / lanes).max(1), 1),
+        },
         Some(lanes) => (lanes, 4, (128 / lanes).max(1), 1),
         None => (64, 4, 1, 1),
     };

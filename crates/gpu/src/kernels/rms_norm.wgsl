@@ -50,7 +50,8 @@ fn main(
 //#if ADD == 0
             let x = arena[x_at + i];
 //#end
-            arena[out_at + i] = x * scale * elements[p.weight_at + i];
+            // In this order: a device that flushes subnormals must not lose a product that the gain makes large again.
+            arena[out_at + i] = x * (scale * elements[p.weight_at + i]);
         }
         workgroupBarrier();
     }
