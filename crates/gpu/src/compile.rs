@@ -102,6 +102,7 @@ pub(crate) fn compile(
         acts: 0,
         parts: 0,
         quantised: None,
+        norm: None,
         steps: vec![],
         selections: vec![],
     };
@@ -226,6 +227,8 @@ struct Compiler<'a> {
     parts: usize,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
+    /// The last norm of whole rows: its result, the steps up to it, and whether it adds.
+    norm: Option<(ValueId, usize, bool)>,
     steps: Vec<Step>,
     selections: Vec<Selection>,
 }
@@ -405,13 +408,27 @@ impl Compiler<'_> {
         if self.quantised == Some(x) {
             return Ok(());
         }
+        self.quantised = Some(x);
+        // A norm right before leaves the codes itself.
+        if let Some((value, after, add)) = self.norm
+            && (value, after) == (x, self.steps.len())
+            && self.gpu.capabilities.fused
+        {
+            let kernel = select::rms_norm(&self.gpu.capabilities, rows.width, add, true);
+            let pipeline = self.gpu.pipeline(&kernel)?;
+            let step = &mut self.steps[after - 1];
+            step.pipeline = pipeline;
+            step.args.extend([Arg::Acts, Arg::Meta]);
+            let selection = &mut self.selections[step.selection];
+            selection.kernel = kernel.name();
+            selection.reason.push_str(", with its codes");
+            return Ok(());
+        }
         let mut params = rows.counts().to_vec();
         params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
         let grid = [blocks.div_ceil(64), rows.rows, 1];
         let args = vec![Arg::Acts, Arg::Meta];
-        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)?;
-        self.quantised = Some(x);
-        Ok(())
+        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)
     }
 
     /// Products of one input, a dispatch for each type of weights where their storage allows.
@@ -657,15 +674,12 @@ impl Compiler<'_> {
         params.extend([eps.to_bits(), inner as u32]);
         let fix = Use::Elements { weight, parameter: 12 };
         let args = vec![Arg::Elements(weight)];
-        self.push(
-            node,
-            &select::rms_norm(add),
-            "a workgroup a row",
-            params,
-            args,
-            [out.rows * inner, 1, 1],
-            fix,
-        )
+        let kernel = select::rms_norm(&self.gpu.capabilities, width, add, false);
+        self.push(node, &kernel, "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)?;
+        if inner == 1 {
+            self.norm = Some((*node.outputs.last().unwrap_or(&node.inputs[0]), self.steps.len(), add));
+        }
+        Ok(())
     }
 
     /// First word of the table of cosines and sines of `pos`, which the host fills in for every step.

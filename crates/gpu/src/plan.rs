@@ -114,7 +114,9 @@ struct GpuInstance {
     inputs: Vec<u32>,
     scalars: Vec<u32>,
     serial: u64,
-    encoded: Option<(u64, wgpu::CommandBuffer)>,
+    encoded: Option<u64>,
+    /// The commands of the next submission, which are the same for each: made while the last one runs.
+    commands: Option<wgpu::CommandBuffer>,
     flight: Option<Flight>,
     /// The scalars of the submission whose outputs can be read.
     ran: Vec<u32>,
@@ -199,6 +201,7 @@ impl GpuInstance {
             scalars: vec![],
             serial: 0,
             encoded: None,
+            commands: None,
             flight: None,
             ran: vec![],
         })
@@ -379,18 +382,19 @@ impl Instance for GpuInstance {
         plan.layout.encode(step, &mut self.inputs[..plan.layout.words()], &mut self.scalars)?;
         self.derive();
         self.serial += 1;
-        self.encoded = Some((self.serial, self.commands()));
+        self.encoded = Some(self.serial);
+        if self.commands.is_none() {
+            self.commands = Some(self.commands());
+        }
         Ok(Encoded { serial: self.serial })
     }
 
     fn submit(&mut self, encoded: Encoded) -> Fence {
-        let commands = match self.encoded.take() {
-            Some((serial, commands)) if serial == encoded.serial && !self.is_busy() => commands,
-            _ => {
-                let problem = "only the latest encoding of an idle instance can be submitted";
-                return Fence::failed(DeviceError::Busy(problem.into()));
-            }
-        };
+        if self.is_busy() || self.encoded.take() != Some(encoded.serial) {
+            let problem = "only the latest encoding of an idle instance can be submitted";
+            return Fence::failed(DeviceError::Busy(problem.into()));
+        }
+        let commands = self.commands.take().unwrap_or_else(|| self.commands());
         let gpu = self.plan.gpu.clone();
         if let Err(error) = gpu.check() {
             return Fence::failed(error);
@@ -420,6 +424,7 @@ impl Instance for GpuInstance {
         gpu.wake_after(submission);
         self.flight = Some(flight);
         self.ran.clone_from(&self.scalars);
+        self.commands = Some(self.commands());
         fence
     }
 

@@ -1,7 +1,7 @@
 //! All choices of kernels.
 
 use tensor::DType;
-use wgpu::Features;
+use wgpu::{Features, Limits};
 
 use crate::adapter::AdapterInfo;
 use crate::kernel::{Binding, Kernel};
@@ -14,6 +14,10 @@ pub(crate) struct Capabilities {
     pub(crate) subgroup: Option<u32>,
     /// Timestamps around dispatches.
     pub(crate) timestamps: bool,
+    /// Most lanes of a workgroup.
+    pub(crate) lanes: u32,
+    /// Kernels that do the work of several ops.
+    pub(crate) fused: bool,
     /// `unpack2x16float` gives every binary16 its value, subnormals too.
     pub(crate) exact_halves: bool,
 }
@@ -23,10 +27,17 @@ pub(crate) struct Capabilities {
 pub struct Families {
     /// No subgroup operations.
     pub no_subgroups: bool,
+    /// No kernels that do the work of several ops.
+    pub no_fusion: bool,
 }
 
 impl Capabilities {
-    pub(crate) fn new(info: &AdapterInfo, features: Features, families: Families) -> Capabilities {
+    pub(crate) fn new(
+        info: &AdapterInfo,
+        features: Features,
+        limits: &Limits,
+        families: Families,
+    ) -> Capabilities {
         let (least, most) = info.subgroups;
         // Sums are added over lanes in halves.
         let known = least == most && least.is_power_of_two() && (4..=64).contains(&least);
@@ -35,6 +46,11 @@ impl Capabilities {
             subgroup: subgroups.then_some(least),
             timestamps: features
                 .contains(Features::TIMESTAMP_QUERY | Features::TIMESTAMP_QUERY_INSIDE_PASSES),
+            lanes: limits
+                .max_compute_invocations_per_workgroup
+                .min(limits.max_compute_workgroup_size_x)
+                .min(1024),
+            fused: !families.no_fusion,
             exact_halves: false,
         }
     }
@@ -43,6 +59,14 @@ impl Capabilities {
 const BASIC: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars];
 const ELEMENTS: &[Binding] =
     &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("elements", "f32")];
+const NORM_QUANTISE: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("elements", "f32"),
+    Binding::Write("acts", "vec4<u32>"),
+    Binding::Write("meta_", "vec2<u32>"),
+];
 const QUANTISE: &[Binding] = &[
     Binding::Arena,
     Binding::Params,
@@ -94,6 +118,8 @@ const CONV: &[Binding] = &[
 ];
 
 const MATH: &str = include_str!("kernels/math.wgsl");
+const RMS_NORM: &str = include_str!("kernels/rms_norm.wgsl");
+const QUANTISE_BLOCK: &str = include_str!("kernels/quantise_block.wgsl");
 const WEIGHTS: &str = include_str!("kernels/weights.wgsl");
 
 /// Keys of a split of attention: splits lie at absolute multiples.
@@ -137,9 +163,14 @@ pub(crate) fn binary_row(op: Elementwise) -> Kernel {
     kernel("binary_row", &[include_str!("kernels/binary_row.wgsl")], ELEMENTS, &[("OP", op as u32)])
 }
 
-pub(crate) fn rms_norm(add: bool) -> Kernel {
-    let parameters = [("LANES", 128), ("ADD", u32::from(add))];
-    kernel("rms_norm", &[include_str!("kernels/rms_norm.wgsl")], ELEMENTS, &parameters)
+/// `add`: of the sum of two. `quantise`: the codes of the result are wanted too.
+pub(crate) fn rms_norm(capabilities: &Capabilities, width: usize, add: bool, quantise: bool) -> Kernel {
+    let lanes = (width / 4).next_power_of_two().clamp(32, capabilities.lanes as usize) as u32;
+    let parameters = [("LANES", lanes), ("ADD", u32::from(add)), ("QUANTISE", u32::from(quantise))];
+    match quantise {
+        false => kernel("rms_norm", &[RMS_NORM], ELEMENTS, &parameters),
+        true => kernel("rms_norm_quantise", &[QUANTISE_BLOCK, RMS_NORM], NORM_QUANTISE, &parameters),
+    }
 }
 
 pub(crate) fn rope() -> Kernel {
@@ -147,7 +178,7 @@ pub(crate) fn rope() -> Kernel {
 }
 
 pub(crate) fn quantise() -> Kernel {
-    kernel("quantise", &[include_str!("kernels/quantise.wgsl")], QUANTISE, &[])
+    kernel("quantise", &[QUANTISE_BLOCK, include_str!("kernels/quantise.wgsl")], QUANTISE, &[])
 }
 
 /// Parameters of weights.wgsl.
