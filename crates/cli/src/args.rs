@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{bench, inspect, logits, perplexity, plan, run, selftest, tokenize};
+use gristmill::{DeviceOptions, Families, Profile};
+
+use crate::commands::{bench, devices, inspect, logits, perplexity, plan, run, selftest, synth, tokenize};
 
 /// Runs language models on the hardware you have.
 #[derive(Parser, Debug)]
@@ -37,6 +39,10 @@ pub(crate) enum Command {
     Plan(plan::PlanArgs),
     /// Check that a device computes what it should
     Selftest(selftest::SelftestArgs),
+    /// Write a model of a known shape with random weights
+    Synth(synth::SynthArgs),
+    /// List the devices of this machine with what they offer
+    Devices(devices::DevicesArgs),
 }
 
 /// Which model.
@@ -53,13 +59,49 @@ pub(crate) struct ModelArgs {
 /// On what.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct DeviceArgs {
-    /// Device to run on
-    #[arg(long, value_name = "NAME", default_value = "cpu",
-          value_parser = PossibleValuesParser::new(gristmill::device_names()))]
+    /// Device to run on: `cpu`, `gpu`, `gpu:1` for the second, or the first of an API: `vulkan`, `metal`, `dx12`
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub(crate) device: String,
     /// CPU instruction set [default: the best of this CPU]
     #[arg(long, value_name = "NAME", value_parser = isa)]
     pub(crate) isa: Option<String>,
+    /// Limits and features that a GPU is used with
+    #[arg(long, value_name = "LIMITS", default_value = "adapter")]
+    pub(crate) gpu_limits: GpuLimits,
+    /// GPU kernel families that are not used, separated by commas
+    #[arg(long, value_name = "FAMILY,...", value_delimiter = ',')]
+    pub(crate) gpu_without: Vec<GpuFamily>,
+}
+
+/// Limits and features of a GPU.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum GpuLimits {
+    /// All that the adapter has
+    Adapter,
+    /// What every browser offers
+    Webgpu,
+}
+
+/// Kernel families of a GPU that can be left out.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GpuFamily {
+    /// Kernels with subgroup operations
+    Subgroups,
+}
+
+impl DeviceArgs {
+    /// How the device is opened; `threads` of 0 is one per processor.
+    pub(crate) fn options(&self, threads: usize) -> DeviceOptions {
+        DeviceOptions {
+            threads,
+            isa: self.isa.clone(),
+            gpu_limits: match self.gpu_limits {
+                GpuLimits::Adapter => Profile::Adapter,
+                GpuLimits::Webgpu => Profile::WebGpu,
+            },
+            gpu_families: Families { no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups) },
+        }
+    }
 }
 
 /// How the engine is set up.
@@ -120,6 +162,10 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         Some(bytes) if (1.0..9e18).contains(&bytes) => Ok(bytes as u64),
         _ => Err("must be a number of bytes above 0, as in `500M` or `1.5G`".into()),
     }
+}
+
+fn device(text: &str) -> Result<String, String> {
+    gristmill::device_kind(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn isa(text: &str) -> Result<String, String> {

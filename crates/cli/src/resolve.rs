@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use gristmill::{Checkpoint, DeviceOptions, Engine, EngineOptions, Llm, LoadOptions, Precision, load_engine};
+use gristmill::{Checkpoint, Engine, EngineOptions, Llm, LoadOptions, Precision, load_engine};
 
 use crate::args::{DeviceArgs, EngineArgs, ModelArgs, PrecisionArg, ThreadArgs};
 use crate::output::{byte_bar, bytes, note};
@@ -52,7 +52,7 @@ impl EngineArgs {
 
 /// How a model is loaded that computes one sequence at a time.
 pub(crate) fn load_options(device: &DeviceArgs, threads: &ThreadArgs, engine: EngineOptions) -> LoadOptions {
-    let device_options = DeviceOptions { threads: threads.threads.unwrap_or(0), isa: device.isa.clone() };
+    let device_options = device.options(threads.threads.unwrap_or(0));
     LoadOptions { device: device.device.clone(), device_options, engine }
 }
 

@@ -265,7 +265,10 @@ impl Compiler<'_> {
             Some(rows) => Ok(rows),
             None => {
                 let layout = self.resolver.graph.value(id).layout;
-                self.unsupported(node, format!("an operand {layout:?} is not rows of {width} that a kernel can walk"))
+                self.unsupported(
+                    node,
+                    format!("an operand {layout:?} is not rows of {width} that a kernel can walk"),
+                )
             }
         }
     }
@@ -478,7 +481,8 @@ impl Compiler<'_> {
             }
             Op::AddRmsNorm { eps } => {
                 let [a, b, sum, out] = [node.inputs[0], node.inputs[1], node.outputs[0], node.outputs[1]];
-                let rows = [self.last(node, a)?, self.last(node, b)?, self.last(node, sum)?, self.last(node, out)?];
+                let rows =
+                    [self.last(node, a)?, self.last(node, b)?, self.last(node, sum)?, self.last(node, out)?];
                 self.norm(node, rows, node.inputs[2], *eps, true)
             }
             Op::Rope { magnitude } => self.rope(node, *magnitude),
@@ -492,8 +496,17 @@ impl Compiler<'_> {
                 let out = self.last(node, node.outputs[0])?;
                 let mut params = out.counts().to_vec();
                 params.extend(
-                    [out.width, weights.width, y.at, y.stride, weights.at, weights.stride, out.at, out.stride]
-                        .map(|v| v as u32),
+                    [
+                        out.width,
+                        weights.width,
+                        y.at,
+                        y.stride,
+                        weights.at,
+                        weights.stride,
+                        out.at,
+                        out.stride,
+                    ]
+                    .map(|v| v as u32),
                 );
                 self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
             }
@@ -565,7 +578,15 @@ impl Compiler<'_> {
         params.extend([0, 0, shape.rows() as u32, 0, 0, 0, 0, 0, 0]);
         let grid = [blocks.div_ceil(64), out.rows, 1];
         let args = vec![Arg::Chunk, Arg::Chunk];
-        self.push(node, &kernel, "decodes rows of the packed layout", params, args, grid, Use::Table { weight })
+        self.push(
+            node,
+            &kernel,
+            "decodes rows of the packed layout",
+            params,
+            args,
+            grid,
+            Use::Table { weight },
+        )
     }
 
     fn norm(
@@ -582,12 +603,21 @@ impl Compiler<'_> {
         let [rows, bound, per] = out.counts();
         let mut params = vec![rows * inner as u32, bound, per * inner as u32];
         params.extend(
-            [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0].map(|v| v as u32),
+            [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0]
+                .map(|v| v as u32),
         );
         params.extend([eps.to_bits(), inner as u32]);
         let fix = Use::Elements { weight, parameter: 12 };
         let args = vec![Arg::Elements(weight)];
-        self.push(node, &select::rms_norm(add), "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)
+        self.push(
+            node,
+            &select::rms_norm(add),
+            "a workgroup a row",
+            params,
+            args,
+            [out.rows * inner, 1, 1],
+            fix,
+        )
     }
 
     /// First word of the table of cosines and sines of `pos`, which the host fills in for every step.
@@ -627,7 +657,8 @@ impl Compiler<'_> {
         let heads = x.width / head_dim.max(1);
         let mut params = out.counts().to_vec();
         params.extend(
-            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table].map(|v| v as u32),
+            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table]
+                .map(|v| v as u32),
         );
         let grid = [(heads * (head_dim - half)).div_ceil(64), out.rows, 1];
         let reason = "angles by the host, in f64";
@@ -655,7 +686,8 @@ impl Compiler<'_> {
         let k_dim = self.resolver.shape(node.inputs[0]).last();
         let (state, kernel, heads, [blocks, table]) = self.cache(node, k_dim)?;
         let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
-        let (pos, pages, seq) = (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
+        let (pos, pages, seq) =
+            (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
         let mut params = k.counts().to_vec();
         params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
         params.extend([pos, seq, pages]);
@@ -681,7 +713,10 @@ impl Compiler<'_> {
         let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
         let window = window.unwrap_or(u32::MAX);
         let mut params = out.counts().to_vec();
-        params.extend([heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride].map(|v| v as u32));
+        params.extend(
+            [heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride]
+                .map(|v| v as u32),
+        );
         params.extend([pos, until, self.seq(node)?, pages, scale.to_bits(), window]);
         params.extend([softcap.unwrap_or(0.0).to_bits(), u32::from(softcap.is_some())]);
         if !split {
@@ -699,7 +734,15 @@ impl Compiler<'_> {
         params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
         params.extend([pos, until, window]);
         let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
-        self.push(node, &select::merge(kernel.v_dim), "splits in order", params, vec![Arg::Parts], grid, Use::None)
+        self.push(
+            node,
+            &select::merge(kernel.v_dim),
+            "splits in order",
+            params,
+            vec![Arg::Parts],
+            grid,
+            Use::None,
+        )
     }
 
     fn route(&mut self, node: &Node, k: usize, renormalise: bool) -> Result<(), DeviceError> {
@@ -709,7 +752,8 @@ impl Compiler<'_> {
         let mut params = logits.counts().to_vec();
         params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
         params.extend(
-            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status].map(|v| v as u32),
+            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status]
+                .map(|v| v as u32),
         );
         let grid = [logits.rows.div_ceil(64), 1, 1];
         self.push(node, &select::route(), "a row a lane", params, vec![], grid, Use::None)
@@ -747,8 +791,11 @@ impl Compiler<'_> {
         let past = self.resolver.shape(node.inputs[2]).dims()[1];
         let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
         let step = [3, 4, 5, 6].map(|i| self.words(node, node.inputs[i]));
-        let [pos, extents, slots, snap] = [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
-        let Some(start) = self.start_at else { return self.unsupported(node, "the extents must be an input") };
+        let [pos, extents, slots, snap] =
+            [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
+        let Some(start) = self.start_at else {
+            return self.unsupported(node, "the extents must be an input");
+        };
         let value = self.resolver.graph.value(node.inputs[4]);
         let seqs = value.layout.shape.elements();
         let bound = value.bound.map_or(u32::MAX, |b| b.0);

@@ -132,7 +132,9 @@ impl Gpu {
     pub(crate) fn scratch(&self, what: &'static str, bytes: u64) -> Result<wgpu::Buffer, DeviceError> {
         let limit = self.binding_limit();
         if bytes > limit {
-            let what = format!("{what} of a step; kernels see {limit} bytes here, smaller chunks of prompt need less");
+            let what = format!(
+                "{what} of a step; kernels see {limit} bytes here, smaller chunks of prompt need less"
+            );
             return Err(DeviceError::Memory { device: "gpu".into(), what, bytes });
         }
         let mut scratch = lock(&self.scratch);

@@ -70,10 +70,8 @@ const MATMUL_I8: &[Binding] = &[
     Binding::Read("acts", "vec4<u32>"),
     Binding::Read("meta_", "vec2<u32>"),
 ];
-const KV: &[Binding] =
-    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("kv", "u32")];
-const KV_READ: &[Binding] =
-    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("kv", "u32")];
+const KV: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("kv", "u32")];
+const KV_READ: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("kv", "u32")];
 const KV_PARTS: &[Binding] = &[
     Binding::Arena,
     Binding::Params,
@@ -81,8 +79,7 @@ const KV_PARTS: &[Binding] = &[
     Binding::Read("kv", "u32"),
     Binding::Write("parts", "f32"),
 ];
-const PARTS: &[Binding] =
-    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("parts", "f32")];
+const PARTS: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("parts", "f32")];
 const CONV: &[Binding] = &[
     Binding::Arena,
     Binding::Params,
@@ -241,8 +238,7 @@ pub(crate) fn attention(kv: KvKernel, split: bool) -> Kernel {
         ("LOOP", u32::from(!split)),
     ]);
     let parts = &[MATH, KV_PART, MERGE_WEIGHTS, include_str!("kernels/attention.wgsl")];
-    let (family, bindings) =
-        if split { ("attention_split", KV_PARTS) } else { ("attention_loop", KV_READ) };
+    let (family, bindings) = if split { ("attention_split", KV_PARTS) } else { ("attention_loop", KV_READ) };
     kernel(family, parts, bindings, &parameters)
 }
 

@@ -138,8 +138,9 @@ fn matrix(
     let chunks = rows.div_ceil(per_chunk).max(1);
     // Even chunks: one of a few rows would keep a dispatch mostly idle.
     let per_chunk = rows.div_ceil(chunks);
-    let chunks =
-        (0..chunks).map(|i| (i * per_chunk, per_chunk.min(rows - (i * per_chunk).min(rows)))).collect::<Vec<_>>();
+    let chunks = (0..chunks)
+        .map(|i| (i * per_chunk, per_chunk.min(rows - (i * per_chunk).min(rows))))
+        .collect::<Vec<_>>();
     let mut out = vec![];
     for (first, rows) in chunks {
         out.push(chunk(gpu, slabs, desc, source, &planes, first, rows)?);

@@ -57,6 +57,9 @@ pub enum DeviceError {
         /// What it met.
         problem: String,
     },
+    /// There is no such device, or it cannot be opened.
+    #[error("{0}")]
+    Absent(String),
     /// The device or its worker died; the requests on it have failed.
     #[error("the device was lost: {0}")]
     Lost(String),

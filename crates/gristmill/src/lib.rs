@@ -30,7 +30,10 @@ mod score;
 mod tokenizer;
 
 pub use block_on::{block_on, next_events};
-pub use device::{DeviceOptions, Limits, device_limits, device_names, open_device};
+pub use device::{
+    DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
+    gpu_adapters, open_device,
+};
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
 pub use error::Error;
@@ -46,5 +49,5 @@ pub use tokenizer::tokenizer_of;
 
 /// Lower layers, for tools that look inside.
 pub mod parts {
-    pub use {cpu, engine, formats, graph, models, tensor, text};
+    pub use {cpu, engine, formats, gpu, graph, models, tensor, text};
 }

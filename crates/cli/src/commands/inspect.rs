@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use gristmill::parts::formats::gguf::{Array, Value as MetaValue};
-use gristmill::{CacheSize, Checkpoint, Container, DeviceOptions, Model, ModelInfo, open_device};
+use gristmill::{CacheSize, Checkpoint, Container, Model, ModelInfo, open_device};
 use serde_json::{Map, Value, json};
 
 use crate::args::{DeviceArgs, EngineArgs, ModelArgs};
@@ -57,8 +57,7 @@ struct Memory {
 
 fn memory(args: &InspectArgs, info: &ModelInfo, checkpoint: &Checkpoint) -> Result<Memory> {
     let options = args.engine.options(1);
-    let device = DeviceOptions { threads: 1, isa: args.device.isa.clone() };
-    let limit = open_device(&args.device.device, &device)?.memory_limit();
+    let limit = open_device(&args.device.device, &args.device.options(1))?.memory_limit();
     let weights = checkpoint.file_bytes();
     let precision = options.precision_for(info);
     let cache = CacheSize::choose(info, &options, limit, weights).map_err(|e| e.to_string());

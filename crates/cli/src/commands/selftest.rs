@@ -46,7 +46,7 @@ enum Verdict {
 
 /// Runs the command: every suite, even after one has failed.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
-    let options = DeviceOptions { threads: args.threads.threads.unwrap_or(0), isa: args.device.isa.clone() };
+    let options = args.device.options(args.threads.threads.unwrap_or(0));
     let backend = open_device(&args.device.device, &options)?;
     let mut out = std::io::stdout().lock();
     let mut verdicts = vec![("conformance", conformance(&mut out, &*backend, &args.filter)?)];
