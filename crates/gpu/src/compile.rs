@@ -37,6 +37,8 @@ pub(crate) enum Arg {
     Chunk,
     /// The buffer of a weight's elements.
     Elements(usize),
+    /// The buffer of the biases of a product.
+    Biases,
     /// Codes of quantised activations.
     Acts,
     /// Their scales and sums.
@@ -48,7 +50,7 @@ pub(crate) enum Arg {
 }
 
 /// Which weights a kernel reads, and so which parameters an instance fills in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Use {
     /// None.
     None,
@@ -56,10 +58,21 @@ pub(crate) enum Use {
     Elements { weight: usize, parameter: usize },
     /// A table to gather from, gather.wgsl.
     Table { weight: usize },
-    /// The matrix of a product, matmul.wgsl.
-    Matrix { weight: usize, bias: Option<usize> },
-    /// The matrices of experts, matmul.wgsl.
-    Experts { weight: usize },
+    /// Matrices of one type with one input, matmul.wgsl.
+    Matrices(Vec<Segment>),
+}
+
+/// A matrix of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) weight: usize,
+    pub(crate) bias: Option<usize>,
+    /// First word and stride of the result.
+    pub(crate) out: [usize; 2],
+    /// Tiles of weights' rows, for a grid over so many rows of each.
+    pub(crate) rows_per_group: usize,
+    /// Rows that the grid covers, when that is not the matrix's: those of one expert.
+    pub(crate) expert_rows: Option<usize>,
 }
 
 pub(crate) fn compile(
@@ -401,55 +414,89 @@ impl Compiler<'_> {
         Ok(())
     }
 
+    /// Products of one input, a dispatch for each type of weights where their storage allows.
+    fn products(
+        &mut self,
+        node: &Node,
+        matrices: &[(usize, Option<usize>, ValueId)],
+    ) -> Result<(), DeviceError> {
+        let mut done = vec![false; matrices.len()];
+        for first in 0..matrices.len() {
+            if done[first] {
+                continue;
+            }
+            let dtype = self.weights[matrices[first].0].dtype;
+            let same: Vec<_> = (first..matrices.len())
+                .filter(|i| !done[*i] && self.weights[matrices[*i].0].dtype == dtype)
+                .collect();
+            same.iter().for_each(|i| done[*i] = true);
+            let same: Vec<_> = same.into_iter().map(|i| matrices[i]).collect();
+            self.product(node, dtype, &same, None)?;
+        }
+        Ok(())
+    }
+
+    /// Products with matrices of one type; with `experts`, the ids of each row's expert and how many there are.
     fn product(
         &mut self,
         node: &Node,
-        x: ValueId,
-        weight: usize,
-        bias: Option<usize>,
-        out: ValueId,
+        dtype: DType,
+        matrices: &[(usize, Option<usize>, ValueId)],
+        experts: Option<(u32, usize)>,
     ) -> Result<(), DeviceError> {
-        let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
         let integer = self.precision == Precision::Fast && dtype.is_quantised();
         if integer {
-            self.quantise(node, x)?;
+            self.quantise(node, node.inputs[0])?;
         }
-        let (x, out) = (self.last(node, x)?, self.last(node, out)?);
-        let columns = select::columns(out.rows);
-        let Some(kernel) = select::matmul(dtype, integer, false, columns) else {
+        let x = self.last(node, node.inputs[0])?;
+        let out = self.last(node, matrices[0].2)?;
+        let m = select::Matmul { dtype, integer, experts: experts.is_some(), rows: out.rows };
+        let Some(kernel) = select::matmul(&self.gpu.capabilities, m) else {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };
-        let (n, k) = (shape.rows(), shape.last());
+        let k = x.width;
         let mut params = out.counts().to_vec();
-        params.extend([n, k.div_ceil(BLOCK), k, x.at, x.stride, out.at, out.stride].map(|v| v as u32));
-        params.extend([0; 6]);
-        params.extend([u32::MAX, 0, 0, 0, 1, 1]);
-        let tiles = n.div_ceil(select::MATMUL_ROWS as usize);
-        let grid = [tiles, out.rows.div_ceil(columns as usize), 1];
-        let mut args = vec![Arg::Chunk, Arg::Chunk, bias.map_or(Arg::Chunk, Arg::Elements)];
+        params.extend([k.div_ceil(BLOCK), k, x.at, x.stride, 0, 0, 0].map(|v| v as u32));
+        let expert_rows = experts.map(|_| out.width);
+        let share = out.rows / x.rows.max(1);
+        let (ids, experts) = experts.unwrap_or((0, 1));
+        params.extend([ids, out.width as u32, 0, share.max(1) as u32, experts as u32]);
+        let mut segments = vec![];
+        for (weight, bias, out) in matrices {
+            let out = self.last(node, *out)?;
+            segments.push(Segment {
+                weight: *weight,
+                bias: *bias,
+                out: [out.at, out.stride],
+                rows_per_group: kernel.rows * kernel.tiles,
+                expert_rows,
+            });
+        }
+        let mut args = vec![Arg::Chunk, Arg::Chunk, Arg::Biases];
         if integer {
             args.extend([Arg::Acts, Arg::Meta]);
         }
-        let reason = if integer { "integer products" } else { "f32 activations" };
-        self.push(node, &kernel, reason, params, args, grid, Use::Matrix { weight, bias })
+        let grid = [1, out.rows.div_ceil(kernel.columns), 1];
+        self.push(node, &kernel.kernel, kernel.reason, params, args, grid, Use::Matrices(segments))
     }
 
     fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
         match &node.op {
             Op::MatMul => {
                 let w = self.matrix(node, node.inputs[1])?;
-                self.product(node, node.inputs[0], w, None, node.outputs[0])
+                self.products(node, &[(w, None, node.outputs[0])])
             }
             Op::MatMuls { biased } => {
                 let n = biased.len();
                 let mut rows = node.inputs[n + 1..].iter();
+                let mut matrices = vec![];
                 for (i, has) in biased.iter().enumerate() {
                     let w = self.matrix(node, node.inputs[1 + i])?;
                     let bias = if *has { rows.next() } else { None };
                     let bias = bias.map(|id| self.elements(node, *id)).transpose()?;
-                    self.product(node, node.inputs[0], w, bias, node.outputs[i])?;
+                    matrices.push((w, bias, node.outputs[i]));
                 }
-                Ok(())
+                self.products(node, &matrices)
             }
             Op::Gather => self.gather(node),
             Op::Binary(op) => {
@@ -570,7 +617,7 @@ impl Compiler<'_> {
             return self.per_element(node, &select::gather_rows(), params, vec![], &out, Use::None);
         };
         let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
-        let Some(kernel) = select::gather(dtype) else {
+        let Some(kernel) = select::gather(&self.gpu.capabilities, dtype) else {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };
         let blocks = out.width.div_ceil(BLOCK);
@@ -762,27 +809,9 @@ impl Compiler<'_> {
     fn experts(&mut self, node: &Node) -> Result<(), DeviceError> {
         let weight = self.matrix(node, node.inputs[1])?;
         let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
-        let &[experts, n, k] = shape.dims() else { return self.unsupported(node, "experts have three axes") };
-        let integer = self.precision == Precision::Fast && dtype.is_quantised();
-        if integer {
-            self.quantise(node, node.inputs[0])?;
-        }
+        let &[experts, _, _] = shape.dims() else { return self.unsupported(node, "experts have three axes") };
         let ids = self.words(node, node.inputs[2])?;
-        let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-        let Some(kernel) = select::matmul(dtype, integer, true, 1) else {
-            return self.unsupported(node, format!("{dtype} is not a type of weights"));
-        };
-        let share = out.rows / x.rows.max(1);
-        let mut params = out.counts().to_vec();
-        params.extend([n, k.div_ceil(BLOCK), k, x.at, x.stride, out.at, out.stride].map(|v| v as u32));
-        params.extend([0; 6]);
-        params.extend([u32::MAX, ids, n as u32, 0, share.max(1) as u32, experts as u32]);
-        let grid = [n.div_ceil(select::MATMUL_ROWS as usize), out.rows, 1];
-        let mut args = vec![Arg::Chunk, Arg::Chunk, Arg::Chunk];
-        if integer {
-            args.extend([Arg::Acts, Arg::Meta]);
-        }
-        self.push(node, &kernel, "each row's own expert", params, args, grid, Use::Experts { weight })
+        self.product(node, dtype, &[(weight, None, node.outputs[0])], Some((ids, experts)))
     }
 
     fn short_conv(&mut self, node: &Node) -> Result<(), DeviceError> {

@@ -14,6 +14,8 @@ pub(crate) struct Capabilities {
     pub(crate) subgroup: Option<u32>,
     /// Timestamps around dispatches.
     pub(crate) timestamps: bool,
+    /// `unpack2x16float` gives every binary16 its value, subnormals too.
+    pub(crate) exact_halves: bool,
 }
 
 /// Kernel families that are used although probing would choose others.
@@ -26,11 +28,14 @@ pub struct Families {
 impl Capabilities {
     pub(crate) fn new(info: &AdapterInfo, features: Features, families: Families) -> Capabilities {
         let (least, most) = info.subgroups;
-        let subgroups = features.contains(Features::SUBGROUP) && !families.no_subgroups && least == most;
+        // Sums are added over lanes in halves.
+        let known = least == most && least.is_power_of_two() && (4..=64).contains(&least);
+        let subgroups = features.contains(Features::SUBGROUP) && !families.no_subgroups && known;
         Capabilities {
             subgroup: subgroups.then_some(least),
             timestamps: features
                 .contains(Features::TIMESTAMP_QUERY | Features::TIMESTAMP_QUERY_INSIDE_PASSES),
+            exact_halves: false,
         }
     }
 }
@@ -95,10 +100,8 @@ const WEIGHTS: &str = include_str!("kernels/weights.wgsl");
 pub(crate) const SPLIT: usize = 256;
 /// Rows of a bucket up to which the splits of attention are workgroups of their own.
 pub(crate) const SPLIT_ROWS: usize = 8;
-/// Lanes of a matmul's workgroup.
-const MATMUL_LANES: u32 = 64;
-/// Rows of weights of a matmul's tile.
-pub(crate) const MATMUL_ROWS: u32 = 4;
+/// Matrices that one dispatch multiplies with, at most.
+pub(crate) const SEGMENTS: usize = 4;
 
 fn kernel(
     family: &'static str,
@@ -148,7 +151,7 @@ pub(crate) fn quantise() -> Kernel {
 }
 
 /// Parameters of weights.wgsl.
-fn format(dtype: DType) -> Option<[(&'static str, u32); 4]> {
+fn format(capabilities: &Capabilities, dtype: DType) -> Option<[(&'static str, u32); 6]> {
     let planes = planes(dtype)?;
     let bits = match dtype {
         DType::F32 => 32,
@@ -169,35 +172,83 @@ fn format(dtype: DType) -> Option<[(&'static str, u32); 4]> {
         DType::Q6_K => 32,
         _ => 0,
     };
-    Some([("BITS", bits), ("HIGH", planes.high as u32), ("SCALES", scales), ("OFFSET", offset)])
+    let minimum = matches!(dtype, DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K);
+    Some([
+        ("BITS", bits),
+        ("HIGH", planes.high as u32),
+        ("SCALES", scales),
+        ("OFFSET", offset),
+        ("MINIMUM", u32::from(minimum)),
+        ("NATIVE", u32::from(capabilities.exact_halves)),
+    ])
 }
 
-pub(crate) fn gather(dtype: DType) -> Option<Kernel> {
-    Some(kernel("gather", &[WEIGHTS, include_str!("kernels/gather.wgsl")], TABLE, &format(dtype)?))
+pub(crate) fn gather(capabilities: &Capabilities, dtype: DType) -> Option<Kernel> {
+    let parameters = format(capabilities, dtype)?;
+    Some(kernel("gather", &[WEIGHTS, include_str!("kernels/gather.wgsl")], TABLE, &parameters))
 }
 
 pub(crate) fn gather_rows() -> Kernel {
     kernel("gather_rows", &[include_str!("kernels/gather_rows.wgsl")], BASIC, &[])
 }
 
-/// A product with weights of a type. `columns`: rows of activations of a tile.
-pub(crate) fn matmul(dtype: DType, integer: bool, experts: bool, columns: u32) -> Option<Kernel> {
-    let mut parameters = format(dtype)?.to_vec();
-    parameters.extend([
-        ("INTEGER", u32::from(integer)),
-        ("EXPERTS", u32::from(experts)),
-        ("LANES", MATMUL_LANES),
-        ("ROWS", MATMUL_ROWS),
-        ("COLS", columns),
-    ]);
-    let bindings = if integer { MATMUL_I8 } else { MATMUL_F32 };
-    let family = if integer { "matmul_i8" } else { "matmul_f32" };
-    Some(kernel(family, &[WEIGHTS, include_str!("kernels/matmul.wgsl")], bindings, &parameters))
+/// A product with weights of a type.
+#[derive(Clone, Copy)]
+pub(crate) struct Matmul {
+    pub(crate) dtype: DType,
+    /// Activations are 8-bit codes.
+    pub(crate) integer: bool,
+    /// Each row has an expert of its own.
+    pub(crate) experts: bool,
+    /// Rows of the bucket.
+    pub(crate) rows: usize,
 }
 
-/// Columns of a tile for a bucket of so many rows.
-pub(crate) fn columns(rows: usize) -> u32 {
-    rows.next_power_of_two().clamp(1, 16) as u32
+/// A kernel of matmul.wgsl and the sizes of its tiles.
+pub(crate) struct MatmulKernel {
+    pub(crate) kernel: Kernel,
+    pub(crate) reason: &'static str,
+    /// Rows of weights of a tile.
+    pub(crate) rows: usize,
+    /// Rows of activations of a tile.
+    pub(crate) columns: usize,
+    /// Tiles of a workgroup.
+    pub(crate) tiles: usize,
+}
+
+/// The kernel for a product; `None` for types that are no weights.
+pub(crate) fn matmul(capabilities: &Capabilities, m: Matmul) -> Option<MatmulKernel> {
+    let subgroup = capabilities.subgroup;
+    // Software drivers take half a minute to compile a tile of 4 x 16, a second for 4 x 4.
+    let most = if subgroup.is_some_and(|lanes| lanes >= 16) { 16 } else { 4 };
+    let columns = if m.experts { 1 } else { m.rows.next_power_of_two().clamp(1, most) as u32 };
+    // One column: as many rows as keep the loads of a tile in registers, two blocks of each under way.
+    let (lanes, rows, subs, unroll) = match subgroup {
+        Some(lanes) if columns == 1 => (lanes, 4, (128 / lanes).max(1), 2),
+        Some(lanes) => (lanes, 4, (128 / lanes).max(1), 1),
+        None => (64, 4, 1, 1),
+    };
+    let mut parameters = format(capabilities, m.dtype)?.to_vec();
+    parameters.extend([
+        ("INTEGER", u32::from(m.integer)),
+        ("EXPERTS", u32::from(m.experts)),
+        ("SUBGROUP", u32::from(subgroup.is_some())),
+        ("LANES", lanes),
+        ("SUBS", subs),
+        ("ROWS", rows),
+        ("COLS", columns),
+        ("UNROLL", if m.integer { unroll } else { 1 }),
+        ("SEGMENTS", SEGMENTS as u32),
+    ]);
+    let bindings = if m.integer { MATMUL_I8 } else { MATMUL_F32 };
+    let family = if m.integer { "matmul_i8" } else { "matmul_f32" };
+    Some(MatmulKernel {
+        kernel: kernel(family, &[WEIGHTS, include_str!("kernels/matmul.wgsl")], bindings, &parameters),
+        reason: if subgroup.is_some() { "a subgroup a tile" } else { "a workgroup a tile" },
+        rows: rows as usize,
+        columns: columns as usize,
+        tiles: subs as usize,
+    })
 }
 
 /// The types and head sizes of a KV cache.

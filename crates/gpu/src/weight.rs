@@ -62,6 +62,22 @@ impl GpuWeight {
         }
     }
 
+    /// The matrix that bindings were checked to be.
+    pub(crate) fn matrix(&self) -> &PackedMatrix {
+        match self {
+            GpuWeight::Matrix(m) => m,
+            GpuWeight::Elements(_) => unreachable!("bindings were checked against the plan"),
+        }
+    }
+
+    /// The elements that bindings were checked to be.
+    pub(crate) fn elements(&self) -> &Elements {
+        match self {
+            GpuWeight::Elements(e) => e,
+            GpuWeight::Matrix(_) => unreachable!("bindings were checked against the plan"),
+        }
+    }
+
     /// Whether this is the weight that a port describes.
     pub(crate) fn fits(&self, gpu: &Arc<Gpu>, desc: &WeightDesc) -> bool {
         match (self, desc.layout) {

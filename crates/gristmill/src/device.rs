@@ -15,7 +15,7 @@ use crate::error::Error;
 /// How a device is opened. What does not concern the device that is opened is not read.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// CPU worker threads; 0 is one per processor.
+    /// CPU worker threads, at most [`most_threads`]; 0 is one per processor.
     pub threads: usize,
     /// CPU instruction set by name (`scalar`, `avx2`, `avx512`); `None` is the best there is.
     pub isa: Option<String>,
@@ -24,6 +24,21 @@ pub struct DeviceOptions {
     /// GPU kernel families that are used although probing would choose others.
     pub gpu_families: Families,
 }
+
+/// The most worker threads for each processor. More than one never computes faster; a few are of use where different
+/// numbers of threads are compared.
+const THREADS_PER_PROCESSOR: usize = 4;
+
+/// Processors this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The most worker threads a CPU device takes: four for each processor this process may use.
+pub fn most_threads() -> usize {
+    THREADS_PER_PROCESSOR * processors()
+}
+
 
 /// What a device name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +88,8 @@ pub fn gpu_adapters() -> Vec<AdapterInfo> {
 /// Opens a device by the name given to `--device`.
 ///
 /// # Errors
-/// An unknown name, an instruction set this CPU lacks, threads the system refuses, a GPU that is not there or whose
-/// driver refuses.
+/// An unknown name, an instruction set this CPU lacks, too many threads or ones that the system refuses, a GPU that is not
+/// there or whose driver refuses.
 pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backend>, Error> {
     match device_kind(name)? {
         DeviceKind::Cpu => Ok(Arc::new(open_cpu(options)?)),
@@ -108,6 +123,16 @@ pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Resul
 }
 
 fn open_cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
+    let most = most_threads();
+    if options.threads > most {
+        let problem = format!(
+            "is {}, at most {most} are possible, {THREADS_PER_PROCESSOR} for each processor: {} here, and as many threads \
+             are best",
+            options.threads,
+            processors()
+        );
+        return Err(Error::Option { option: "threads", problem });
+    }
     let isa = options.isa.as_deref().map(str::parse::<CpuIsa>).transpose();
     let isa = isa.map_err(|e| Error::Device(e.to_string()))?;
     CpuBackend::new(CpuOptions { threads: options.threads, isa }).map_err(|e| Error::Device(e.to_string()))

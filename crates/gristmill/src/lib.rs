@@ -19,7 +19,11 @@
 //! ```
 //!
 //! [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
-//! then [`next_events`] until it has none.
+//! then [`next_events`] until it has none. Logits of a prompt's own positions come from [`score`].
+//!
+//! A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that is longer, or
+//! that leaves no room for output, is refused with both numbers; output that reaches the end stops there
+//! ([`StopReason::ContextFull`]).
 
 mod block_on;
 mod device;
@@ -34,8 +38,13 @@ pub use device::{
     DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
     gpu_adapters, open_device,
 };
+pub use block_on::next_events;
+pub use device::{DeviceOptions, Limits, device_limits, device_names, most_threads, open_device};
 pub use engine::sampling::{self, SamplingOptions, Stage};
-pub use engine::{CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
+pub use engine::{
+    ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task,
+};
+pub use engine::{MAX_CHUNK, MAX_CONTEXT};
 pub use error::Error;
 pub use formats::{Checkpoint, Container};
 pub use generation::{Generation, Outcome, StopReason};
@@ -51,3 +60,8 @@ pub use tokenizer::tokenizer_of;
 pub mod parts {
     pub use {cpu, engine, formats, gpu, graph, models, tensor, text};
 }
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
