@@ -62,6 +62,9 @@ pub enum DeviceError {
         /// as where an op's rows are not those of the step (see [`Graph::row_scalar`]): then the step has no results.
         rows: Vec<u32>,
     },
+    /// There is no such device, or it cannot be opened.
+    #[error("{0}")]
+    Absent(String),
     /// The device or its worker died; the requests on it have failed.
     #[error("the device was lost: {0}")]
     Lost(String),

@@ -33,6 +33,11 @@ mod llm;
 mod score;
 mod tokenizer;
 
+pub use block_on::{block_on, next_events};
+pub use device::{
+    DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
+    gpu_adapters, open_device,
+};
 pub use block_on::next_events;
 pub use device::{DeviceOptions, Limits, device_limits, device_names, most_threads, open_device};
 pub use engine::sampling::{self, SamplingOptions, Stage};
@@ -53,7 +58,7 @@ pub use tokenizer::tokenizer_of;
 
 /// Lower layers, for tools that look inside.
 pub mod parts {
-    pub use {cpu, engine, formats, graph, models, tensor, text};
+    pub use {cpu, engine, formats, gpu, graph, models, tensor, text};
 }
 
 /// The example of the README compiles.
