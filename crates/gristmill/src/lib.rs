@@ -20,31 +20,45 @@
 //!
 //! [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
 //! then [`next_events`] until it has none.
+//!
+//! What waits on a thread ([`Llm`], [`next_events`]) is not there in browsers; `gristmill-web` drives the engine on theirs.
 
+#[cfg(not(target_arch = "wasm32"))]
 mod block_on;
+#[cfg(not(target_arch = "wasm32"))]
 mod device;
 mod error;
+#[cfg(not(target_arch = "wasm32"))]
 mod generation;
+#[cfg(not(target_arch = "wasm32"))]
 mod llm;
+#[cfg(not(target_arch = "wasm32"))]
 mod score;
 mod tokenizer;
 
+#[cfg(not(target_arch = "wasm32"))]
 pub use block_on::{block_on, next_events};
+#[cfg(not(target_arch = "wasm32"))]
 pub use device::{DeviceOptions, Limits, device_limits, device_names, open_device};
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
 pub use error::Error;
 pub use formats::{Checkpoint, Container};
+#[cfg(not(target_arch = "wasm32"))]
 pub use generation::{Generation, Outcome, StopReason};
 pub use graph::backend::Precision;
 pub use graph::{PlanReport, PortKind};
+#[cfg(not(target_arch = "wasm32"))]
 pub use llm::{Generate, Llm, LoadOptions, load_engine};
 pub use models::{Model, ModelInfo};
+#[cfg(not(target_arch = "wasm32"))]
 pub use score::score;
 pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
 pub use tokenizer::tokenizer_of;
 
 /// Lower layers, for tools that look inside.
 pub mod parts {
-    pub use {cpu, engine, formats, graph, models, tensor, text};
+    #[cfg(not(target_arch = "wasm32"))]
+    pub use cpu;
+    pub use {engine, formats, graph, models, tensor, text};
 }
