@@ -119,9 +119,12 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
     };
     let Some(adapter) = adapter else {
         let reason = if cfg!(target_arch = "wasm32") {
-            "this browser offers no WebGPU adapter here: it needs a secure page and a GPU it does not block".into()
+            "this browser offers no WebGPU adapter here: it needs a secure page and a GPU it does not block"
+                .into()
         } else {
-            format!("there is no GPU adapter {index}: `gristmill devices` lists those that the system's drivers offer")
+            format!(
+                "there is no GPU adapter {index}: `gristmill devices` lists those that the system's drivers offer"
+            )
         };
         return Err(DeviceError::Lost(reason));
     };

@@ -37,11 +37,9 @@ impl Faults {
     /// Keeps an error until somebody asks.
     pub(crate) fn note(&self, error: wgpu::Error) {
         let error = match error {
-            wgpu::Error::OutOfMemory { .. } => DeviceError::Memory {
-                device: "gpu".into(),
-                what: "a buffer or pipeline".into(),
-                bytes: 0,
-            },
+            wgpu::Error::OutOfMemory { .. } => {
+                DeviceError::Memory { device: "gpu".into(), what: "a buffer or pipeline".into(), bytes: 0 }
+            }
             other => DeviceError::Lost(format!("the driver refused: {other}")),
         };
         lock(&self.error).get_or_insert(error);
@@ -135,7 +133,9 @@ impl Gpu {
     pub(crate) fn scratch(&self, what: &'static str, bytes: u64) -> Result<wgpu::Buffer, DeviceError> {
         let limit = self.binding_limit();
         if bytes > limit {
-            let what = format!("{what} of a step; kernels see {limit} bytes here, smaller chunks of prompt need less");
+            let what = format!(
+                "{what} of a step; kernels see {limit} bytes here, smaller chunks of prompt need less"
+            );
             return Err(DeviceError::Memory { device: "gpu".into(), what, bytes });
         }
         let mut scratch = lock(&self.scratch);

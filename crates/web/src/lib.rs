@@ -94,11 +94,7 @@ impl Model {
     ///
     /// # Errors
     /// A prompt that is refused, a request already running, a device that fails or is lost; what `onToken` throws.
-    pub async fn generate(
-        &self,
-        prompt: JsPrompt,
-        options: JsGenerateOptions,
-    ) -> Result<Vec<u32>, JsValue> {
+    pub async fn generate(&self, prompt: JsPrompt, options: JsGenerateOptions) -> Result<Vec<u32>, JsValue> {
         let prompt = match prompt.as_string() {
             Some(text) => self.encode(&text)?,
             None => prompt.ids()?,
