@@ -150,7 +150,13 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
         enumerate(options.backends).await.into_iter().nth(index)
     };
     let Some(adapter) = adapter else {
-        return Err(DeviceError::Absent(absent(index, options.backends).await));
+        #[cfg(target_arch = "wasm32")]
+        let reason =
+            "this browser offers no WebGPU adapter here: it needs a secure page and a GPU it does not block"
+                .into();
+        #[cfg(not(target_arch = "wasm32"))]
+        let reason = absent(index, options.backends).await;
+        return Err(DeviceError::Absent(reason));
     };
     let info = describe(&adapter);
     let (features, limits) = match options.profile {

@@ -34,6 +34,17 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Keeps an error until somebody asks.
+    pub(crate) fn note(&self, error: wgpu::Error) {
+        let error = match error {
+            wgpu::Error::OutOfMemory { .. } => {
+                DeviceError::Memory { device: "gpu".into(), what: "a buffer or pipeline".into(), bytes: 0 }
+            }
+            other => DeviceError::Lost(format!("the driver refused: {other}")),
+        };
+        lock(&self.error).get_or_insert(error);
+    }
+
     /// The error that the driver has reported since the last call, or that the device is lost.
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
         if let Some(reason) = self.lost() {
@@ -67,17 +78,7 @@ impl Gpu {
     ) -> Result<Arc<Gpu>, DeviceError> {
         let faults = Arc::new(Faults::default());
         let seen = faults.clone();
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            let error = match error {
-                wgpu::Error::OutOfMemory { .. } => DeviceError::Memory {
-                    device: "gpu".into(),
-                    what: "a buffer or pipeline".into(),
-                    bytes: 0,
-                },
-                other => DeviceError::Lost(format!("the driver refused: {other}")),
-            };
-            lock(&seen.error).get_or_insert(error);
-        }));
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| seen.note(error)));
         let seen = faults.clone();
         device.set_device_lost_callback(move |reason, message| {
             lock(&seen.lost).get_or_insert(format!("{message} ({reason:?})"));

@@ -19,6 +19,7 @@ mod select;
 mod slab;
 mod state;
 mod template;
+mod verdict;
 mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};

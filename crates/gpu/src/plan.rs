@@ -403,23 +403,25 @@ impl Instance for GpuInstance {
         let mut scalars = [0u32; SCALARS];
         scalars[..self.scalars.len()].copy_from_slice(&self.scalars);
         gpu.queue.write_buffer(&self.scalars_buffer, 0, bytemuck::cast_slice(&scalars));
-        let submission = gpu.queue.submit([commands]);
+        let (submission, verdict) = gpu.submit(commands);
 
         let (signal, fence) = fence();
         let flight = Flight::default();
         let status = self.plan.status.map(|_| self.plan.output_words);
         let (slot, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
         self.readback.map_async(wgpu::MapMode::Read, .., move |mapped| {
-            let read = match mapped {
-                Ok(()) => read(&buffer),
-                Err(_) => Err(DeviceError::Lost(
-                    faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
-                )),
-            };
-            let read = faults.check().and(read);
-            let result = read.as_ref().map_err(Clone::clone).and_then(|values| marked(values, status));
-            let _ = slot.set(read);
-            signal.set(result);
+            verdict.then(faults.clone(), move || {
+                let read = match mapped {
+                    Ok(()) => read(&buffer),
+                    Err(_) => Err(DeviceError::Lost(
+                        faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
+                    )),
+                };
+                let read = faults.check().and(read);
+                let result = read.as_ref().map_err(Clone::clone).and_then(|values| marked(values, status));
+                let _ = slot.set(read);
+                signal.set(result);
+            });
         });
         gpu.wake_after(submission);
         self.flight = Some(flight);
