@@ -24,7 +24,6 @@
 //! A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that is longer, or
 //! that leaves no room for output, is refused with both numbers; output that reaches the end stops there
 //! ([`StopReason::ContextFull`]).
-//! then [`next_events`] until it has none.
 //!
 //! What waits on a thread ([`Llm`], [`next_events`]) is not there in browsers; `gristmill-web` drives the engine on theirs.
 
@@ -41,16 +40,13 @@ mod llm;
 mod score;
 mod tokenizer;
 
+#[cfg(not(target_arch = "wasm32"))]
 pub use block_on::next_events;
 #[cfg(not(target_arch = "wasm32"))]
-pub use block_on::{block_on, next_events};
 pub use device::{
     DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
-    gpu_adapters, open_device,
+    gpu_adapters, most_threads, open_device,
 };
-pub use device::{DeviceOptions, Limits, device_limits, device_names, most_threads, open_device};
-#[cfg(not(target_arch = "wasm32"))]
-pub use device::{DeviceOptions, Limits, device_limits, device_names, open_device};
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{
     ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task,
@@ -73,8 +69,7 @@ pub use tokenizer::tokenizer_of;
 /// Lower layers, for tools that look inside.
 pub mod parts {
     #[cfg(not(target_arch = "wasm32"))]
-    pub use cpu;
-    pub use {cpu, engine, formats, gpu, graph, models, tensor, text};
+    pub use {cpu, gpu};
     pub use {engine, formats, graph, models, tensor, text};
 }
 
