@@ -426,7 +426,7 @@ impl Compiler<'_> {
         }
         let mut params = rows.counts().to_vec();
         params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
-        let grid = [blocks.div_ceil(64), rows.rows, 1];
+        let grid = [blocks.div_ceil(8), rows.rows, 1];
         let args = vec![Arg::Acts, Arg::Meta];
         self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)
     }
@@ -785,13 +785,29 @@ impl Compiler<'_> {
             let grid = [1, heads, out.rows];
             let reason = "a workgroup a row and head";
             let args = vec![Arg::State(state)];
-            return self.push(node, &select::attention(kernel, false), reason, params, args, grid, Use::None);
+            return self.push(
+                node,
+                &select::attention(&self.gpu.capabilities, kernel, false),
+                reason,
+                params,
+                args,
+                grid,
+                Use::None,
+            );
         }
         self.parts = self.parts.max(out.rows * heads * splits * (kernel.v_dim + 2));
         let args = vec![Arg::State(state), Arg::Parts];
         let reason = "few rows: a workgroup a split of keys";
         let grid = [splits, heads, out.rows];
-        self.push(node, &select::attention(kernel, true), reason, params, args, grid, Use::None)?;
+        self.push(
+            node,
+            &select::attention(&self.gpu.capabilities, kernel, true),
+            reason,
+            params,
+            args,
+            grid,
+            Use::None,
+        )?;
         let mut params = out.counts().to_vec();
         params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
         params.extend([pos, until, window]);

@@ -85,7 +85,7 @@ impl Gpu {
         });
         let limits = device.limits();
         let capabilities = Capabilities::new(&info, device.features(), &limits, families);
-        let gpu = Arc::new(Gpu {
+        let mut gpu = Gpu {
             #[cfg(not(target_arch = "wasm32"))]
             poller: crate::poll::Poller::new(&device)?,
             info,
@@ -96,9 +96,11 @@ impl Gpu {
             faults,
             pipelines: Mutex::default(),
             scratch: Mutex::default(),
-        });
+        };
+        #[cfg(not(target_arch = "wasm32"))] // where nothing can wait for an answer
+        crate::probe::run(&mut gpu)?;
         gpu.check()?;
-        Ok(gpu)
+        Ok(Arc::new(gpu))
     }
 
     /// As [`Faults::check`].

@@ -15,6 +15,8 @@ mod pack;
 mod plan;
 #[cfg(not(target_arch = "wasm32"))]
 mod poll;
+#[cfg(not(target_arch = "wasm32"))]
+mod probe;
 mod select;
 mod slab;
 mod state;

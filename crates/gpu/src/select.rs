@@ -121,6 +121,7 @@ const CONV: &[Binding] = &[
 const MATH: &str = include_str!("kernels/math.wgsl");
 const RMS_NORM: &str = include_str!("kernels/rms_norm.wgsl");
 const QUANTISE_BLOCK: &str = include_str!("kernels/quantise_block.wgsl");
+const HALF: &str = include_str!("kernels/half.wgsl");
 const WEIGHTS: &str = include_str!("kernels/weights.wgsl");
 
 /// Keys of a split of attention: splits lie at absolute multiples.
@@ -179,7 +180,7 @@ pub(crate) fn rope() -> Kernel {
 }
 
 pub(crate) fn quantise() -> Kernel {
-    kernel("quantise", &[QUANTISE_BLOCK, include_str!("kernels/quantise.wgsl")], QUANTISE, &[])
+    kernel("quantise", &[QUANTISE_BLOCK, include_str!("kernels/quantise.wgsl")], QUANTISE, &[("LANES", 64)])
 }
 
 /// Parameters of weights.wgsl.
@@ -217,7 +218,12 @@ fn format(capabilities: &Capabilities, dtype: DType) -> Option<[(&'static str, u
 
 pub(crate) fn gather(capabilities: &Capabilities, dtype: DType) -> Option<Kernel> {
     let parameters = format(capabilities, dtype)?;
-    Some(kernel("gather", &[WEIGHTS, include_str!("kernels/gather.wgsl")], TABLE, &parameters))
+    Some(kernel("gather", &[HALF, WEIGHTS, include_str!("kernels/gather.wgsl")], TABLE, &parameters))
+}
+
+/// Whether `unpack2x16float` is exact: 1024 lanes, each leaves one more than what it found wrong.
+pub(crate) fn probe_halves() -> Kernel {
+    kernel("probe_halves", &[include_str!("kernels/probe_halves.wgsl")], BASIC, &[])
 }
 
 pub(crate) fn gather_rows() -> Kernel {
@@ -283,7 +289,7 @@ pub(crate) fn matmul(capabilities: &Capabilities, m: Matmul) -> Option<MatmulKer
     let bindings = if m.integer { MATMUL_I8 } else { MATMUL_F32 };
     let family = if m.integer { "matmul_i8" } else { "matmul_f32" };
     Some(MatmulKernel {
-        kernel: kernel(family, &[WEIGHTS, include_str!("kernels/matmul.wgsl")], bindings, &parameters),
+        kernel: kernel(family, &[HALF, WEIGHTS, include_str!("kernels/matmul.wgsl")], bindings, &parameters),
         reason: if subgroup.is_some() { "a subgroup a tile" } else { "a workgroup a tile" },
         rows: rows as usize,
         columns: columns as usize,
@@ -321,14 +327,15 @@ pub(crate) fn kv_write(kv: KvKernel) -> Kernel {
 }
 
 /// Attention; with `split`, each split leaves its part for [`merge`].
-pub(crate) fn attention(kv: KvKernel, split: bool) -> Kernel {
+pub(crate) fn attention(capabilities: &Capabilities, kv: KvKernel, split: bool) -> Kernel {
     let mut parameters = kv.parameters();
     parameters.extend([
         ("SPLIT", SPLIT as u32),
         ("STEPS", kv.v_dim.div_ceil(64) as u32),
         ("LOOP", u32::from(!split)),
+        ("NATIVE", u32::from(capabilities.exact_halves)),
     ]);
-    let parts = &[MATH, KV_PART, MERGE_WEIGHTS, include_str!("kernels/attention.wgsl")];
+    let parts = &[MATH, HALF, KV_PART, MERGE_WEIGHTS, include_str!("kernels/attention.wgsl")];
     let (family, bindings) = if split { ("attention_split", KV_PARTS) } else { ("attention_loop", KV_READ) };
     kernel(family, parts, bindings, &parameters)
 }

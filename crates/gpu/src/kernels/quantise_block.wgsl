@@ -1,9 +1,27 @@
-// 32 elements as 8-bit codes. `meta_` has for each block its scale, and the sums of the codes of its halves.
-fn quantise_block(from_: u32, block: u32) {
+// Blocks of 32 elements as 8-bit codes; eight lanes share a block. `meta_` has for each block its scale, and the sums of the
+// codes of its halves.
+
+var<workgroup> block_max: array<u32, LANES>;
+var<workgroup> block_sum: array<i32, LANES>;
+
+// The blocks `first` to `first + LANES / 8` of the `count` of a row that starts at `from_`; `to`: the row's first block.
+// Called by every lane of the workgroup.
+fn quantise_blocks(from_: u32, to: u32, first: u32, count: u32, lane: u32) {
+    let b = first + lane / 8u;
+    let i = lane % 8u;
+    let lead = lane - i;
+    var x = vec4<f32>(0.0);
+    if (b < count) {
+        let at = from_ + 32u * b + 4u * i;
+        x = vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
+    }
     // Magnitudes compare as integers, where infinities and NaN lie above every finite value.
+    let sizes = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+    block_max[lane] = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+    workgroupBarrier();
     var largest = 0u;
-    for (var i = 0u; i < 32u; i++) {
-        largest = max(largest, bitcast<u32>(arena[from_ + i]) & 0x7fffffffu);
+    for (var j = 0u; j < 8u; j++) {
+        largest = max(largest, block_max[lead + j]);
     }
     var inverse = 0.0;
     var scale = 0.0;
@@ -15,22 +33,21 @@ fn quantise_block(from_: u32, block: u32) {
         scale = amax / 127.0;
         inverse = 127.0 / amax;
     }
-    var sums = vec2<i32>(0, 0);
-//#for h in 2
-    {
-        var words = vec4<u32>(0u);
-//#for w in 4
-        {
-            let at = from_ + ${h}u * 16u + ${w}u * 4u;
-            let x = vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
-            let q = clamp(vec4<i32>(round(x * inverse)), vec4<i32>(-127), vec4<i32>(127));
-            sums[${h}] += q.x + q.y + q.z + q.w;
-            let c = bitcast<vec4<u32>>(q) & vec4<u32>(255u);
-            words[${w}] = c.x | (c.y << 8u) | (c.z << 16u) | (c.w << 24u);
-        }
-//#end
-        acts[2u * block + ${h}u] = words;
+    var q = clamp(vec4<i32>(round(x * inverse)), vec4<i32>(-127), vec4<i32>(127));
+    if (largest >= 0x7f800000u) {
+        q = vec4<i32>(0);
     }
-//#end
-    meta_[block] = vec2<u32>(bitcast<u32>(scale), (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16u));
+    block_sum[lane] = q.x + q.y + q.z + q.w;
+    workgroupBarrier();
+    if (b < count) {
+        let c = bitcast<vec4<u32>>(q) & vec4<u32>(255u);
+        acts[2u * (to + b) + i / 4u][i % 4u] = c.x | (c.y << 8u) | (c.z << 16u) | (c.w << 24u);
+        if (i == 0u) {
+            let low = block_sum[lead] + block_sum[lead + 1u] + block_sum[lead + 2u] + block_sum[lead + 3u];
+            let high = block_sum[lead + 4u] + block_sum[lead + 5u] + block_sum[lead + 6u] + block_sum[lead + 7u];
+            let sums_ = (bitcast<u32>(low) & 0xffffu) | (bitcast<u32>(high) << 16u);
+            meta_[to + b] = vec2<u32>(bitcast<u32>(scale), sums_);
+        }
+    }
+    workgroupBarrier();
 }

@@ -57,8 +57,8 @@ fn main(
 //#if QUANTISE == 1
         storageBarrier();
         workgroupBarrier();
-        for (var b = lane; b < p.width / 32u; b += LANES) {
-            quantise_block(out_at + 32u * b, row * (p.width / 32u) + b);
+        for (var b = 0u; b < p.width / 32u; b += LANES / 8u) {
+            quantise_blocks(out_at, row * (p.width / 32u), b, p.width / 32u, lane);
         }
 //#end
         workgroupBarrier();
