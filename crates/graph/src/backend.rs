@@ -208,7 +208,8 @@ pub struct Encoded {
 
 /// One executable copy of a plan.
 pub trait Instance: Send {
-    /// Validates and stores a step's inputs. Refused while a submission is in flight.
+    /// Validates and stores a step's inputs. Refused while a submission is in flight. The ids of a gather may be any: one
+    /// at or beyond the rows of its table is no mistake and gives zeros.
     ///
     /// # Errors
     /// A missing, misspelt, mistyped or overlong input or scalar; an index out of range; a busy instance.
