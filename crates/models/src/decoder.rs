@@ -241,7 +241,6 @@ impl Config<'_> {
             v_dim,
             scale: (k_dim as f64).powf(-0.5) as f32,
             window: None,
-            softcap: None,
             qk_norm: false,
             qkv_bias: false,
             out_bias: false,
