@@ -1,4 +1,9 @@
 //! Everything that takes long, one after the other, with a table at the end.
+//!
+//! What needs files or programs that are not in the repository is named by environment variables, and said to be not run
+//! without them: `GRISTMILL_MODELS` (a folder of GGUF files) and `GRISTMILL_ANSWERS` (JSON files of the same names, and
+//! text.txt), `GRISTMILL_VOCABS` (`ggml-vocab-*.gguf` with their `.inp` and `.out`), `GRISTMILL_PYTHON` (an interpreter that
+//! has what tests/oracle/requirements.txt lists).
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
