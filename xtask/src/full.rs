@@ -39,6 +39,8 @@ pub(crate) fn run() -> Result<()> {
     cargo("determinism", &suite("gristmill-checks", "determinism"));
     cargo("scheduling", &suite("gristmill-engine", "scheduling"));
     cargo("mutation check", &["xtask", "mutate"]);
+    cargo("crates of the browser build", &["xtask", "wasm"]);
+    cargo("the browser build in a browser", &["xtask", "web"]);
     if ["GRISTMILL_MODELS", "GRISTMILL_ANSWERS"].iter().all(|name| std::env::var_os(name).is_some()) {
         cargo("real checkpoints", &suite("gristmill-checks", "real"));
         cargo("real vocabularies", &suite("gristmill-text", "real"));
