@@ -25,6 +25,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "segment.start as u32..end as u32",
     ),
     mutation(
+        "a refused row fails its neighbours",
+        "crates/engine/src/step.rs",
+        ".filter(|row| own.contains(row)).min()",
+        ".min()",
+    ),
+    mutation(
         "a preempted sequence keeps what it gave up",
         "crates/engine/src/sequence.rs",
         "self.done = 0;",
@@ -66,6 +72,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "crates/models/src/blocks.rs",
         "if a.qk_norm {",
         "if false {",
+    ),
+    mutation(
+        "a row without experts is passed on",
+        "crates/cpu/src/backend/steps.rs",
+        "ctx.refuse(\"route\", REFUSED_LOGITS, of_step.then_some(row));",
+        "",
     ),
     mutation(
         "epsilon outside the root",
@@ -112,8 +124,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "splits merge in an order that depends on the threads",
         "crates/cpu/src/attention/tile.rs",
-        "for split in 0..splits.len() {",
-        "for split in (0..splits.len()).rev() {",
+        "for split in 0..merge.splits {",
+        "for split in (0..merge.splits).rev() {",
     ),
     mutation(
         "a new sequence starts from a stale slot",

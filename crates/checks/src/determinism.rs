@@ -23,14 +23,21 @@ use crate::faults::{Fault, FaultyBackend};
 /// Opens the device with so many threads.
 pub type MakeBackend<'a> = &'a dyn Fn(usize) -> Arc<dyn Backend>;
 
+/// The shortest longest prompt: above the longest of the others, and above a cut of recurrent models, so that chunks of
+/// one cut and a whole prompt are different steps.
+pub const LEAST_PROMPT: usize = models::RECURRENT_CHUNK + 1;
+
+/// The fewest tokens generated: others join between the first and the last.
+pub const LEAST_TOKENS: usize = 2;
+
 /// How thorough a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Kernel class.
     pub precision: Precision,
-    /// Tokens of the longest prompt, at least 64; the other seven are shorter.
+    /// Tokens of the longest prompt, at least [`LEAST_PROMPT`]; the other seven are shorter.
     pub prompt: usize,
-    /// Tokens generated after each.
+    /// Tokens generated after each, at least [`LEAST_TOKENS`].
     pub tokens: usize,
     /// Show for each property that it can fail.
     pub controls: bool,
@@ -40,6 +47,14 @@ impl Options {
     /// Prompts of up to 200 tokens, 20 generated, with controls.
     pub fn new(precision: Precision) -> Options {
         Options { precision, prompt: 200, tokens: 20, controls: true }
+    }
+
+    fn validate(&self) -> Result<(), CheckError> {
+        let options = [("prompt", self.prompt, LEAST_PROMPT), ("tokens", self.tokens, LEAST_TOKENS)];
+        match options.into_iter().find(|(_, value, least)| value < least) {
+            Some((option, value, least)) => Err(CheckError::Option { option, value, least }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -96,8 +111,9 @@ impl fmt::Display for Report {
 /// Runs every property on a model.
 ///
 /// # Errors
-/// A model or device that cannot be used, and requests that fail.
+/// Options out of range, a model or device that cannot be used, and requests that fail.
 pub fn run(make: MakeBackend, model: &Arc<Model>, options: &Options) -> Result<Report, CheckError> {
+    options.validate()?;
     let trial = Trial::new(make, model, options)?;
     let mut lines = vec![];
     for (property, check, fault) in PROPERTIES {

@@ -18,6 +18,16 @@ pub enum CheckError {
         /// What is wrong.
         problem: String,
     },
+    /// An option is outside its range.
+    #[error("option {option} is {value}, at least {least} is needed")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// The value given.
+        value: usize,
+        /// The least that makes sense.
+        least: usize,
+    },
     /// The checkpoint cannot be opened.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -27,11 +37,11 @@ pub enum CheckError {
     /// The engine refused the model or a request, or a request failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A quantised variant cannot be written.
-    #[error("the quantised variant cannot be written: {0}")]
+    /// A variant of a checkpoint cannot be written.
+    #[error("the variant cannot be written: {0}")]
     Write(#[from] WriteError),
-    /// A quantised variant cannot be read.
-    #[error("the quantised variant cannot be read: {0}")]
+    /// A variant of a checkpoint cannot be read.
+    #[error("the variant cannot be read: {0}")]
     Read(#[from] GgufError),
     /// The engine stopped with requests unanswered.
     #[error("the engine has nothing left to do and not every request has been answered")]

@@ -1,6 +1,7 @@
 //! Devices with a fault put in, which show that a check can fail.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use graph::backend::{
@@ -32,6 +33,8 @@ pub enum Fault {
     KnowsHistory,
     /// Logits after this token are no numbers.
     NanAfter(u32),
+    /// The embedding of this token is no number, and so is all that comes of it.
+    NanFrom(u32),
 }
 
 /// Another device with a [`Fault`].
@@ -97,7 +100,12 @@ impl Backend for FaultyBackend {
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
-        self.inner.weight(desc, source)
+        match self.watch.fault {
+            Fault::NanFrom(token) if desc.name == "token_embd.weight" => {
+                self.inner.weight(desc, &Poisoned { source, row: token as usize })
+            }
+            _ => self.inner.weight(desc, source),
+        }
     }
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
@@ -107,6 +115,21 @@ impl Backend for FaultyBackend {
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
         let inner = self.inner.compile(graph, options)?;
         Ok(Arc::new(FaultyPlan { inner, watch: self.watch.clone() }))
+    }
+}
+
+/// Rows of a weight, one of which is no number.
+struct Poisoned<'a> {
+    source: &'a dyn RowSource,
+    row: usize,
+}
+
+impl RowSource for Poisoned<'_> {
+    fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {
+        self.source.rows(rows, &mut |row, bytes| {
+            // All bits set are NaN in every float type, scales of blocks included.
+            if row == self.row { sink(row, &vec![0xff; bytes.len()]) } else { sink(row, bytes) }
+        })
     }
 }
 
@@ -191,7 +214,7 @@ impl Instance for FaultyInstance {
         let changed = |row: u32| {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
-                Fault::None | Fault::SeesChunk | Fault::SeesBlock => false,
+                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::NanFrom(_) => false,
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
                 Fault::Always => true,
                 Fault::KnowsNeighbours => segments.len() > 1,

@@ -11,6 +11,7 @@ pub mod faults;
 pub mod goldens;
 pub mod quantise;
 pub mod real;
+pub mod variants;
 
 pub use drive::{drive, open_model};
 pub use error::CheckError;

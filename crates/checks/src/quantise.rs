@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use formats::gguf::{GgmlType, GgufWriter};
 use formats::{Checkpoint, TensorView};
 use half::f16;
 use models::Model;
 use tensor::{DType, blocks};
 
 use crate::error::CheckError;
+use crate::variants::rewritten;
 
 /// The block formats that there are encoders for.
 pub const FORMATS: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4_1];
@@ -27,29 +27,15 @@ const BLOCK: usize = 32;
 /// # Panics
 /// When the checkpoint is not GGUF, or `format` is none of [`FORMATS`].
 pub fn quantised(checkpoint: &Checkpoint, format: DType) -> Result<Arc<Model>, CheckError> {
-    let metadata = checkpoint.gguf().expect("a GGUF checkpoint");
-    let mut tensors = vec![];
-    for name in checkpoint.tensor_names() {
-        let view = checkpoint
-            .tensor(name)
-            .map_err(|e| CheckError::Case { path: name.into(), problem: e.to_string() })?;
+    let file = rewritten(checkpoint, &[], |view| {
         let whole = view.shape.len() > 1 && view.shape.last().is_some_and(|n| n % BLOCK == 0);
-        let (dtype, bytes) = if whole && !name.contains("ffn_gate_inp") {
-            (format, encode(format, &decode(&view)))
+        if whole && !view.name.contains("ffn_gate_inp") {
+            (format, encode(format, &decode(view)))
         } else {
             (view.dtype, view.bytes.to_vec())
-        };
-        tensors.push((name, view.shape, dtype, bytes));
-    }
-    let mut writer = GgufWriter::new();
-    for (key, value) in metadata.iter() {
-        writer.metadata(key, value.clone());
-    }
-    for (name, shape, dtype, bytes) in &tensors {
-        let ggml_type = GgmlType::try_from(*dtype).expect("no tensor of a checkpoint is U32");
-        writer.tensor(name, ggml_type, shape, bytes)?;
-    }
-    let checkpoint = Checkpoint::from_bytes(writer.to_bytes()?)?;
+        }
+    })?;
+    let checkpoint = Checkpoint::from_bytes(file)?;
     Ok(Arc::new(Model::open(Arc::new(checkpoint))?))
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::sampling::negative_log_likelihood;
 use engine::{Engine, EngineOptions, Event, Request, Task};
 use graph::backend::{Backend, Precision};
 use models::Model;
@@ -98,7 +99,7 @@ pub fn check(
     score(&mut engine, &answers.text_ids, 0, vocab, |position, row| {
         // The last id predicts nothing that is known.
         if let Some(next) = answers.text_ids.get(position + 1) {
-            total += negative_log_likelihood(row, *next as usize);
+            total += negative_log_likelihood(row, *next);
         }
     })?;
     let mean = |sum: f64| (sum / answers.text_nll.len() as f64).exp();
@@ -135,10 +136,4 @@ fn score(
         }
         matches!(event, Event::Finished { .. })
     })
-}
-
-fn negative_log_likelihood(row: &[f32], target: usize) -> f64 {
-    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|v| f64::from(v - largest).exp()).sum();
-    sum.ln() - f64::from(row[target] - largest)
 }

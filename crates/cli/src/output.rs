@@ -11,6 +11,11 @@ pub(crate) fn note(text: impl Display) {
     say(format_args!("\x1b[2m{text}\x1b[0m"));
 }
 
+/// What the user had better know.
+pub(crate) fn warn(text: impl Display) {
+    say(format_args!("\x1b[1;33mwarning:\x1b[0m {text}"));
+}
+
 /// A line on standard error. One that cannot be written is lost: results must not depend on who listens there.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
@@ -24,14 +29,4 @@ pub(crate) fn byte_bar(label: &'static str) -> ProgressBar {
     bar.set_message(label);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
-}
-
-/// Bytes in the unit a reader grasps.
-pub(crate) fn bytes(n: u64) -> String {
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / f64::from(1 << 20)),
-        _ => format!("{:.2} GiB", n as f64 / f64::from(1 << 30)),
-    }
 }

@@ -1,13 +1,16 @@
 //! From arguments to opened models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use gristmill::{Checkpoint, DeviceOptions, Engine, EngineOptions, Llm, LoadOptions, Precision, load_engine};
+use gristmill::{
+    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, Precision,
+    Profile, load_engine,
+};
 
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, PrecisionArg, ThreadArgs};
-use crate::output::{byte_bar, bytes, note};
+use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::output::{byte_bar, note, warn};
 use crate::{catalogue, fetch};
 
 impl ModelArgs {
@@ -36,39 +39,69 @@ impl From<PrecisionArg> for Precision {
     }
 }
 
-impl EngineArgs {
-    /// The engine's options, for so many sequences at once.
-    pub(crate) fn options(&self, max_sequences: usize) -> EngineOptions {
-        EngineOptions {
-            precision: self.precision.map(Precision::from),
-            context: self.context,
-            max_sequences,
-            chunk: self.chunk,
-            cache_bytes: self.kv_memory,
-            ..EngineOptions::default()
+impl LoadArgs {
+    /// How a model is loaded that computes one sequence at a time.
+    pub(crate) fn options(&self) -> LoadOptions {
+        LoadOptions {
+            device: self.device.device.clone(),
+            device_options: self.device.options(self.threads.threads.unwrap_or(0)),
+            engine: engine_options(&self.step, &self.cache),
+        }
+    }
+
+    /// Loads a model with its tokenizer, showing progress.
+    pub(crate) fn llm(&self) -> Result<Llm> {
+        let path = self.model.path()?;
+        let mut llm = with_bar(|progress| Llm::load_with_progress(path, &self.options(), progress))?;
+        warn_of_context(llm.engine());
+        Ok(llm)
+    }
+
+    /// Loads a model without its tokenizer, showing progress.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        let (path, checkpoint) = self.model.open()?;
+        Ok(load(&path, checkpoint, &self.options())?)
+    }
+}
+
+impl DeviceArgs {
+    /// How the device is opened with so many threads; 0 is one for each processor.
+    pub(crate) fn options(&self, threads: usize) -> DeviceOptions {
+        DeviceOptions {
+            threads,
+            isa: self.isa.clone(),
+            gpu_limits: match self.gpu_limits {
+                GpuLimits::Adapter => Profile::Adapter,
+                GpuLimits::Webgpu => Profile::WebGpu,
+            },
+            gpu_families: Families {
+                no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups),
+                no_fusion: self.gpu_without.contains(&GpuFamily::Fusion),
+            },
         }
     }
 }
 
-/// How a model is loaded that computes one sequence at a time.
-pub(crate) fn load_options(device: &DeviceArgs, threads: &ThreadArgs, engine: EngineOptions) -> LoadOptions {
-    let device_options = DeviceOptions { threads: threads.threads.unwrap_or(0), isa: device.isa.clone() };
-    LoadOptions { device: device.device.clone(), device_options, engine }
+/// An engine's options for one sequence at a time.
+pub(crate) fn engine_options(step: &StepArgs, cache: &CacheArgs) -> EngineOptions {
+    EngineOptions {
+        precision: step.precision.map(Precision::from),
+        chunk: step.chunk,
+        context: cache.context,
+        cache_bytes: cache.kv_memory,
+        max_sequences: 1,
+        ..EngineOptions::default()
+    }
 }
 
-/// Loads a model with its tokenizer, showing progress.
-pub(crate) fn load(model: &ModelArgs, options: &LoadOptions) -> Result<Llm> {
-    let path = model.path()?;
-    with_bar(|progress| Ok(Llm::load_with_progress(path, options, progress)?))
+/// Loads an opened model, showing progress.
+pub(crate) fn load(path: &Path, checkpoint: Arc<Checkpoint>, options: &LoadOptions) -> Result<Engine, Error> {
+    let engine = with_bar(|progress| load_engine(path, checkpoint, options, progress))?;
+    warn_of_context(&engine);
+    Ok(engine)
 }
 
-/// Loads a model without its tokenizer, showing progress.
-pub(crate) fn load_ids_only(model: &ModelArgs, options: &LoadOptions) -> Result<Engine> {
-    let (path, checkpoint) = model.open()?;
-    with_bar(|progress| Ok(load_engine(path, checkpoint, options, progress)?))
-}
-
-fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) -> Result<T> {
+fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, Error>) -> Result<T, Error> {
     let bar = byte_bar("loading");
     let loaded = load(&mut |done, total| {
         bar.set_length(total);
@@ -76,6 +109,16 @@ fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T>) -> Resu
     });
     bar.finish_and_clear();
     loaded
+}
+
+fn warn_of_context(engine: &Engine) {
+    let (context, trained) = (engine.cache_size().context, engine.info().context);
+    if context > trained {
+        warn(format_args!(
+            "a context of {context} tokens is longer than the {trained} that the model was trained with: beyond them \
+             its answers become worse or senseless"
+        ));
+    }
 }
 
 /// Says what the engine settled on.
@@ -88,7 +131,7 @@ pub(crate) fn describe(engine: &Engine) {
         engine.backend().description(),
         precision_name(engine.precision()),
         size.context,
-        bytes(size.bytes()),
+        ByteSize(size.bytes()),
     ));
 }
 

@@ -1,6 +1,6 @@
 //! The oracle as a device: graphs interpreted with the references of their ops.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graph::backend::{
@@ -250,12 +250,13 @@ impl ReferenceInstance {
                 *lock(state) = tensor;
             }
         }
-        for (name, value) in results? {
+        let results = results?;
+        for (name, value) in results.outputs {
             let Ok(elements) = value.f32s() else { continue };
             let real = real_elements(graph, &name, value.shape(), &self.scalars);
             self.outputs.insert(name, elements[..real].to_vec());
         }
-        Ok(())
+        results.refused.map_or(Ok(()), Err)
     }
 }
 
@@ -305,18 +306,35 @@ impl Instance for ReferenceInstance {
     }
 }
 
+/// What [`interpret`] found.
+pub struct Interpreted {
+    /// The outputs by name.
+    pub outputs: Vec<(String, HostTensor)>,
+    /// The rows that were refused, as [`DeviceError::Numeric`]; the outputs hold the others.
+    pub refused: Option<DeviceError>,
+}
+
+/// Rows that an op refused.
+struct Refused {
+    op: &'static str,
+    problem: &'static str,
+    rows: BTreeSet<u32>,
+}
+
 /// Runs a graph over `ports` (by port index: every input, weight and state), with all rows of every bucket. States are
-/// updated there. `visit` sees each node with its operands before it is computed. Gives the outputs by name.
+/// updated there. `visit` sees each node with its operands before it is computed. A row that an op refuses by itself
+/// goes on as what the op makes of zeros.
 ///
 /// # Errors
-/// What `evaluate` or `visit` refuses, as [`DeviceError::Numeric`].
+/// What `evaluate` or `visit` refuses otherwise, as [`DeviceError::Numeric`] without rows.
 pub fn interpret(
     graph: &Graph,
     ports: &mut [Option<HostTensor>],
     evaluate: &Evaluate,
     visit: &mut Visit,
-) -> Result<Vec<(String, HostTensor)>, DeviceError> {
+) -> Result<Interpreted, DeviceError> {
     let mut computed: Vec<Option<HostTensor>> = vec![None; graph.values.len()];
+    let mut refused: Option<Refused> = None;
     let read = |ports: &[Option<HostTensor>], computed: &[Option<HostTensor>], id: ValueId| {
         let base = graph.base(id);
         let tensor = match graph.value(base).source {
@@ -327,10 +345,12 @@ pub fn interpret(
         let view = tensor.ok_or_else(missing)?.view(&graph.value(id).layout);
         view.map_err(|e| DeviceError::Lost(e.to_string()))
     };
+    let row_scalar = graph.row_scalar();
     for node in &graph.nodes {
         let numeric = |e: ReferenceError| DeviceError::Numeric {
             op: node.op.name().to_owned(),
             problem: e.to_string(),
+            rows: vec![],
         };
         let mut args = Vec::with_capacity(node.inputs.len());
         for id in &node.inputs {
@@ -342,7 +362,19 @@ pub fn interpret(
         if let Some((_, port)) = port {
             ports[port.0 as usize] = None; // so that the only copy is the operand
         }
-        let results = evaluate(&node.op, &mut args);
+        let of_step = row_scalar.is_none() || row_scalar == graph.value(node.inputs[0]).bound;
+        let mut cleared = BTreeSet::new();
+        let results = loop {
+            match evaluate(&node.op, &mut args) {
+                Err(ReferenceError::Row { row, problem }) if of_step && cleared.insert(row as u32) => {
+                    clear_row(&mut args[0], row).map_err(numeric)?;
+                    let op = node.op.name();
+                    let known = refused.get_or_insert(Refused { op, problem, rows: BTreeSet::new() });
+                    known.rows.insert(row as u32);
+                }
+                results => break results,
+            }
+        };
         if let Some((slot, port)) = port {
             ports[port.0 as usize] = Some(args.swap_remove(slot));
         }
@@ -351,5 +383,17 @@ pub fn interpret(
         }
     }
     let outputs = graph.ports.iter().filter(|p| p.kind == PortKind::Output);
-    outputs.map(|p| Ok((p.name.clone(), read(ports, &computed, p.value)?))).collect()
+    let outputs = outputs.map(|p| Ok((p.name.clone(), read(ports, &computed, p.value)?)));
+    let refused = refused.map(|r| DeviceError::Numeric {
+        op: r.op.to_owned(),
+        problem: r.problem.to_owned(),
+        rows: r.rows.into_iter().collect(),
+    });
+    Ok(Interpreted { outputs: outputs.collect::<Result<_, DeviceError>>()?, refused })
+}
+
+fn clear_row(x: &mut HostTensor, row: usize) -> Result<(), ReferenceError> {
+    let width = x.shape().elements() / x.dims()[0].max(1);
+    x.f32s_mut()?[row * width..][..width].fill(0.0);
+    Ok(())
 }

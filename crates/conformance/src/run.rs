@@ -86,7 +86,7 @@ fn expect(case: &Case) -> Result<Vec<BTreeMap<String, Expected>>, String> {
             }
         }
         let mut bounds = BTreeMap::new();
-        let outputs = interpret(&graph, &mut ports, &|op, args| op.reference(args), &mut |node, args| {
+        let done = interpret(&graph, &mut ports, &|op, args| op.reference(args), &mut |node, args| {
             let [exact, fast] = [Precision::Exact, Precision::Fast].map(|p| node.op.bounds(args, p));
             for (id, pair) in node.outputs.iter().zip(exact?.into_iter().zip(fast?)) {
                 bounds.insert(*id, pair);
@@ -94,8 +94,11 @@ fn expect(case: &Case) -> Result<Vec<BTreeMap<String, Expected>>, String> {
             Ok(())
         })
         .map_err(|e| e.to_string())?;
+        if let Some(refused) = done.refused {
+            return Err(refused.to_string());
+        }
         let mut expected = BTreeMap::new();
-        for (name, tensor) in outputs {
+        for (name, tensor) in done.outputs {
             let port = graph.find_port(&name).expect("an output of the graph");
             let (exact, fast) = bounds.remove(&graph.base(graph.port(port).value)).expect("a node's result");
             let real = tensor.shape().elements() / case.bucket(Padding::default()) * step.row_count();
@@ -150,6 +153,15 @@ fn check(
         let have = execute(backend, case, precision, &steps, Padding::default())?;
         same(what, &have, &rows);
     }
+    if case.op == "route" {
+        for (what, poison) in POISONS {
+            let (steps, bad) = poisoned(&case.steps, poison);
+            let found = beside_refused(backend, case, precision, &steps, &bad, &plain)?;
+            if let Some(problem) = found {
+                fail(format!("{precision:?}, rows refused for {what}"), problem);
+            }
+        }
+    }
     Ok(worst)
 }
 
@@ -188,6 +200,59 @@ fn differing_row(plain: &[Outputs], have: &[Outputs], case: &Case, rows: &[Vec<u
     None
 }
 
+/// What makes a row of logits one that routing refuses.
+type Poison = fn(row: usize, logits: &mut [f32]);
+
+const POISONS: [(&str, Poison); 3] = [
+    ("NaN", |row, logits| logits[row % logits.len()] = f32::NAN),
+    ("infinity", |row, logits| logits[row % logits.len()] = f32::INFINITY),
+    ("nothing finite", |_, logits| logits.fill(f32::NEG_INFINITY)),
+];
+
+/// The steps with every third row of the first input poisoned, counted from the last, and these rows of each.
+fn poisoned(steps: &[Step], poison: Poison) -> (Vec<Step>, Vec<Vec<u32>>) {
+    let one = |step: &Step| {
+        let mut step = step.clone();
+        let (_, logits) = &mut step.rows[0];
+        let (rows, width) = (logits.dims()[0], logits.shape().last());
+        let bad: Vec<usize> = (0..rows).filter(|row| (rows - 1 - row) % 3 == 0).collect();
+        let values = logits.f32s_mut().expect("logits are F32");
+        bad.iter().for_each(|row| poison(*row, &mut values[row * width..][..width]));
+        (step, bad.into_iter().map(|row| row as u32).collect())
+    };
+    steps.iter().map(one).unzip()
+}
+
+/// Runs steps whose rows `bad` must be refused, each of these and no other; the others must have the bits of `plain`.
+fn beside_refused(
+    backend: &dyn Backend,
+    case: &Case,
+    precision: Precision,
+    steps: &[Step],
+    bad: &[Vec<u32>],
+    plain: &[Outputs],
+) -> Result<Option<String>, DeviceError> {
+    let (mut kept, mut places) = (vec![], vec![]);
+    for ((step, bad), (outcome, outputs)) in
+        steps.iter().zip(bad).zip(submit(backend, case, precision, steps, Padding::default())?)
+    {
+        match outcome {
+            Ok(()) if bad.is_empty() => {}
+            Err(DeviceError::Numeric { rows, .. }) if rows == *bad => {}
+            Ok(()) => return Ok(Some(format!("rows {bad:?} must fail, none did"))),
+            Err(e) => return Ok(Some(format!("rows {bad:?} must fail and no other, it says: {e}"))),
+        }
+        let good: Vec<usize> = (0..step.row_count()).filter(|row| !bad.contains(&(*row as u32))).collect();
+        let keep = |(name, y): (String, Vec<f32>)| {
+            let width = y.len().checked_div(step.row_count()).unwrap_or(0);
+            (name, good.iter().flat_map(|row| &y[row * width..][..width]).copied().collect())
+        };
+        kept.push(outputs.into_iter().map(keep).collect());
+        places.push(good);
+    }
+    Ok(differing_row(plain, &kept, case, &places))
+}
+
 /// Runs the steps over fresh states. Outputs are cut to the true rows.
 fn execute(
     backend: &dyn Backend,
@@ -196,6 +261,21 @@ fn execute(
     steps: &[Step],
     padding: Padding,
 ) -> Result<Vec<Outputs>, DeviceError> {
+    let all = submit(backend, case, precision, steps, padding)?;
+    all.into_iter().map(|(outcome, outputs)| outcome.map(|()| outputs)).collect()
+}
+
+/// How a submission ended, and its outputs where that left any.
+type Submitted = (Result<(), DeviceError>, Outputs);
+
+/// As [`execute`], whatever the submissions end in.
+fn submit(
+    backend: &dyn Backend,
+    case: &Case,
+    precision: Precision,
+    steps: &[Step],
+    padding: Padding,
+) -> Result<Vec<Submitted>, DeviceError> {
     let broken = |problem: String| DeviceError::Binding { port: case.name(), problem };
     let graph = case.graph(padding).map_err(|e| broken(e.to_string()))?;
     let options = CompileOptions { label: case.name(), precision };
@@ -204,15 +284,20 @@ fn execute(
     let mut all = vec![];
     for step in steps {
         let encoded = step.with_inputs(|s| instance.encode(s))?;
-        pollster::block_on(instance.submit(encoded))?;
+        let outcome = pollster::block_on(instance.submit(encoded));
+        let readable = match &outcome {
+            Ok(()) => true,
+            Err(DeviceError::Numeric { rows, .. }) => !rows.is_empty(),
+            Err(_) => false,
+        };
         let mut outputs = Outputs::new();
-        for port in graph.ports.iter().filter(|p| p.kind == PortKind::Output) {
+        for port in graph.ports.iter().filter(|p| readable && p.kind == PortKind::Output) {
             let given = instance.output(&port.name)?;
             // Results that count rows in another way than by their first axis have no bound: cut them here.
             let real = port.shape.elements() / case.bucket(padding) * step.row_count();
             outputs.insert(port.name.clone(), given[..real.min(given.len())].to_vec());
         }
-        all.push(outputs);
+        all.push((outcome, outputs));
     }
     Ok(all)
 }

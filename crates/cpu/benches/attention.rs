@@ -56,11 +56,12 @@ struct Case {
 
 /// Seconds for `rows` rows that end at `depth`, over enough layers that the caches cannot hold them.
 fn seconds(pool: &Pool, case: &Case, rows: usize, depth: usize, layers: usize) -> f64 {
-    let layout = KvLayout::new(case.kind, case.kv_heads, case.dim);
+    let layout = KvLayout::new(case.kind, case.kv_heads, case.dim, case.dim);
     let blocks = depth.div_ceil(BLOCK);
     let mut bufs: Vec<HugeBuf> = (0..layers)
         .map(|_| {
-            let mut buf = HugeBuf::zeroed(blocks * layout.block_bytes()).expect("memory");
+            let mut buf =
+                HugeBuf::zeroed(4 * layout.pool_words(blocks).expect("few blocks")).expect("memory");
             buf.as_mut_slice::<u32>().fill(0x3c01_3c01);
             buf
         })
@@ -72,7 +73,7 @@ fn seconds(pool: &Pool, case: &Case, rows: usize, depth: usize, layers: usize) -
     let pos: Vec<u32> = (depth - rows..depth).map(|p| p as u32).collect();
     let until: Vec<u32> = pos.iter().map(|p| p + 1).collect();
     let pages: Vec<u32> = (0..blocks as u32).rev().collect();
-    let mut partials = vec![0.0; partials_len(case.heads, case.kv_heads, case.dim, depth, pool.threads())];
+    let mut partials = vec![0.0; partials_len(layout, case.heads, depth, pool.threads())];
     let partials = SharedSlice::new(&mut partials);
     let target = RowsMut::new(&mut out, wide);
     let layers: Vec<Attention<'_>> = bufs
@@ -112,7 +113,7 @@ fn main() {
     for (heads, kv_heads, dim) in [(9, 3, 64), (12, 2, 128), (8, 8, 64), (32, 8, 128), (4, 1, 256)] {
         for kind in [KvType::F32, KvType::F16] {
             let case = Case { kind, heads, kv_heads, dim };
-            let bytes = (DEPTH / BLOCK * KvLayout::new(kind, kv_heads, dim).block_bytes()) as f64;
+            let bytes = (DEPTH / BLOCK * KvLayout::new(kind, kv_heads, dim, dim).block_bytes()) as f64;
             let layers = ((64 << 20) as f64 / bytes).ceil() as usize;
             let decode = bytes * layers as f64 / seconds(&pool, &case, 1, DEPTH, layers) / 1e9;
             let visible = (ROWS * (ROWS + 1) / 2) as f64;

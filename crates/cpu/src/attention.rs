@@ -13,12 +13,14 @@
 mod cache;
 mod drive;
 mod keys;
+mod splits;
 #[cfg(test)]
 mod tests;
 mod tile;
 
 pub use cache::{KvLayout, KvPool, KvType, KvWrite, PageTable, kv_write};
-pub use drive::{attention, partials_len};
+pub use drive::attention;
+pub use splits::partials_len;
 
 use crate::vector::Rows;
 
@@ -34,7 +36,7 @@ pub const SPLIT: usize = 256;
 /// One attention layer over a ragged batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    /// `[rows, heads * head_dim]`. Rows from `seq.len()` on are padding; their output is zero.
+    /// `[rows, heads * k_dim]`. Rows from `seq.len()` on are padding; their output is zero.
     pub q: Rows<'a>,
     /// The cache, with every visible position written. Query head `h` reads kv head `h / (heads / kv_heads)`.
     pub kv: KvPool<'a>,
@@ -73,14 +75,15 @@ impl Attention<'_> {
     /// Panics unless the parts fit together.
     fn check(&self, out_rows: usize, out_dim: usize) {
         let layout = self.kv.layout();
-        let (kv_heads, head_dim) = (layout.kv_heads(), layout.head_dim());
+        let kv_heads = layout.kv_heads();
         assert!(
             self.heads > 0 && self.heads.is_multiple_of(kv_heads),
             "{} query heads cannot share {kv_heads} kv heads evenly",
             self.heads
         );
-        assert_eq!(self.q.dim(), self.heads * head_dim, "a query of head_dim values for each head");
-        assert_eq!((out_rows, out_dim), (self.q.rows(), self.q.dim()), "queries and output differ in shape");
+        assert_eq!(self.q.dim(), self.heads * layout.k_dim(), "a query as long as a key for each head");
+        let values = (self.q.rows(), self.heads * layout.v_dim());
+        assert_eq!((out_rows, out_dim), values, "an output as long as a value for each query");
         assert!(self.seq.len() <= out_rows, "more sequence numbers than rows");
         assert!(
             self.pos.len() == self.seq.len() && self.until.len() == self.seq.len(),

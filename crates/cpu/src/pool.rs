@@ -66,8 +66,9 @@ pub enum PoolError {
 pub struct PoolOptions {
     /// Worker threads; 0 means one per processor this process may use.
     pub threads: usize,
-    /// Bind worker `i` to the `i`-th processor this process may use. Best effort, and only when there are at least as
-    /// many processors as workers: bound threads that share a processor would wait for each other.
+    /// Bind worker `i` to the `i`-th processor this process may use. Best effort, and only when there are exactly as many
+    /// processors as workers: bound threads that share a processor would wait for each other, and with processors to
+    /// spare the system may have better ones than the first (those of other processes, or siblings of one core).
     pub pin: bool,
 }
 
@@ -108,8 +109,11 @@ impl Pool {
         if threads > MAX_THREADS {
             return Err(PoolError::TooMany { threads });
         }
-        let processors =
+        let mut processors =
             if options.pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
+        if processors.len() != threads {
+            processors.clear();
+        }
         let shared = Arc::new(Shared {
             threads,
             patience: Patience::new(threads, available),
@@ -122,7 +126,7 @@ impl Pool {
         let mut pool = Self { shared, workers: Vec::new() };
         for index in 0..threads {
             let shared = Arc::clone(&pool.shared);
-            let processor = if processors.len() >= threads { processors.get(index).copied() } else { None };
+            let processor = processors.get(index).copied();
             let spawned =
                 std::thread::Builder::new().name(format!("gristmill-cpu-{index}")).spawn(move || {
                     if let Some(processor) = processor {

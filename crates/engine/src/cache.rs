@@ -5,7 +5,7 @@ use models::ModelInfo;
 use tensor::ops::KV_BLOCK;
 
 use crate::error::EngineError;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, MAX_CONTEXT};
 
 /// Fraction of the device's free memory that the cache may take when no size is given.
 const SHARE: f64 = 0.8;
@@ -13,7 +13,7 @@ const SHARE: f64 = 0.8;
 /// Sizes of the cache, fixed when the engine is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheSize {
-    /// Longest sequence, in tokens.
+    /// Most tokens of a sequence, prompt and output together.
     pub context: usize,
     /// KV blocks in the pool.
     pub blocks: usize,
@@ -55,17 +55,23 @@ impl CacheSize {
                 let fit = (available.saturating_sub(state) / block_bytes) as usize;
                 let asked = options.context.is_some();
                 if fit == 0 || (asked && fit < blocks_for(wanted)) {
+                    let bytes_for =
+                        |blocks: usize| state.saturating_add(block_bytes.saturating_mul(blocks as u64));
                     return Err(EngineError::CacheTooSmall {
-                        what: format!("a context of {wanted} tokens"),
-                        needed: state.saturating_add(block_bytes.saturating_mul(blocks_for(wanted) as u64)),
+                        context: wanted,
+                        needed: bytes_for(blocks_for(wanted)),
                         available,
-                        fits: fit * KV_BLOCK,
+                        given: options.cache_bytes.is_some(),
+                        fits: fit.saturating_mul(KV_BLOCK),
+                        least: bytes_for(1),
                     });
                 }
-                (wanted.min(fit * KV_BLOCK), all.min(fit))
+                (wanted.min(fit.saturating_mul(KV_BLOCK)), all.min(fit))
             }
             _ => (wanted, all),
         };
+        // Blocks are counted in 32 bits.
+        let blocks = blocks.min(u32::MAX as usize);
         Ok(CacheSize { context, blocks, slots, bytes_per_token, bytes_per_slot })
     }
 
@@ -84,7 +90,7 @@ fn wanted_context(info: &ModelInfo, options: &EngineOptions) -> Result<usize, En
             problem: format!("is {asked}; this model's rotary scaling is supported up to {limit} tokens"),
         }),
         Some(asked) => Ok(asked),
-        None => Ok(info.context.min(limit).max(1)),
+        None => Ok(info.context.min(limit).clamp(1, MAX_CONTEXT)),
     }
 }
 
@@ -128,5 +134,67 @@ impl Cache {
         debug_assert!(freed.is_ok(), "a sequence holds only blocks it was given");
         holding.pages.clear();
         self.free_slots.extend(holding.slot.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use models::{KvSpec, RingSpec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn info(layers: usize, heads: usize, dim: usize, rings: usize, context: usize) -> ModelInfo {
+        let kv = |layer| KvSpec { layer, heads, k_dim: dim, v_dim: dim, window: None };
+        let ring = |layer| RingSpec { layer, length: 3, width: 64 };
+        ModelInfo {
+            name: String::new(),
+            architecture: "test",
+            vocab: 10,
+            context,
+            position_limit: None,
+            hidden: 64,
+            layers: layers + rings,
+            kv: (0..layers).map(kv).collect(),
+            rings: (0..rings).map(ring).collect(),
+            recurrent: rings > 0,
+            tied_embedding: true,
+            quantised: false,
+            parameters: 1,
+            bos: None,
+            eos: vec![],
+        }
+    }
+
+    proptest! {
+        /// What lets the scheduler rely on one sequence alone never running out of blocks.
+        #[test]
+        fn the_pool_holds_a_whole_context(
+            (layers, heads, dim, rings) in (0..5usize, 1..4usize, 1..130usize, 0..3usize),
+            trained in prop::sample::select(vec![1usize, 16, 17, 100, 8192, 1 << 40]),
+            context in prop::option::of(prop::sample::select(vec![1usize, 15, 16, 17, 4096, crate::MAX_CONTEXT])),
+            max_sequences in 1..1025usize,
+            cache_bytes in prop::option::of(0..1u64 << 34),
+            memory in prop::option::of(0..1u64 << 40),
+            weights in 0..1u64 << 38,
+        ) {
+            let options = EngineOptions { context, max_sequences, cache_bytes, ..EngineOptions::default() };
+            let info = info(layers, heads, dim, rings, trained);
+            match CacheSize::choose(&info, &options, memory, weights) {
+                Ok(size) => {
+                    prop_assert!(size.blocks * KV_BLOCK >= size.context && size.context >= 1);
+                    prop_assert!(size.blocks <= u32::MAX as usize && size.context <= crate::MAX_CONTEXT);
+                    prop_assert!(context.is_none_or(|asked| asked == size.context));
+                    let available = cache_bytes.or(memory);
+                    prop_assert!(layers == 0 || available.is_none_or(|bytes| size.bytes() <= bytes));
+                }
+                Err(EngineError::CacheTooSmall { needed, available, least, fits, .. }) => {
+                    prop_assert!(needed > available && least <= needed);
+                    prop_assert!(context.is_none() || fits < context.unwrap());
+                    prop_assert_eq!(fits == 0, least > available);
+                }
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
     }
 }

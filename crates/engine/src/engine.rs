@@ -8,17 +8,17 @@ use std::task::{Context, Poll};
 use graph::backend::{Backend, DeviceError, Precision};
 use graph::{Fence, PlanReport};
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
-use sha2::{Digest, Sha256};
 
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
+use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
 use crate::plans::{Plans, Progress, Recipe};
 use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
-use crate::step::{Segment, StepArrays};
+use crate::step::{Segment, StepArrays, positions_of};
 
 /// Runs requests on one model and one device.
 ///
@@ -113,25 +113,27 @@ impl Engine {
         self.plans.reports()
     }
 
-    /// A digest of what decides the bits of an answer: device and kernels, plans, precision, context. Of the weights it
-    /// covers name, number and size, not their values: two checkpoints alike in these share it.
+    /// A digest, in sixteen hexadecimal digits, of what decides the bits of a request's logits: the version of this program,
+    /// the device and its kernels, the plans (ops, shapes, types, precision, KV type), the context, the number of
+    /// sequences at once, and the weights.
+    ///
+    /// Weights, rotary tables among them, are covered by name, type and shape, and by their values at three places:
+    /// whole rows of at least 4 KiB at the beginning, in the middle and at the end of each, and all of what is smaller.
+    /// So another model, another quantisation or a fine-tune of the same model has another fingerprint; a change of a
+    /// large matrix in other places only is not seen. Tokenizer and chat template are not covered: they decide which
+    /// tokens are asked for, not what is answered to them.
     pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update(env!("CARGO_PKG_VERSION"));
-        hash.update(self.backend.description());
-        let (info, bytes) = (self.model.info(), self.model.checkpoint().file_bytes());
-        hash.update(format!("{:?} {} {}", self.precision, self.size.context, self.size.slots));
-        hash.update(format!("{} {} {bytes}", info.name, info.parameters));
-        for report in self.plans.reports() {
-            hash.update(report.identity.to_string());
-        }
-        hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
+        let setting = format!("{:?} {} {}", self.precision, self.size.context, self.size.slots);
+        let fixed = [env!("CARGO_PKG_VERSION").to_owned(), self.backend.description(), setting];
+        let plans = self.plans.reports().iter().map(|report| report.identity.to_string());
+        fingerprint(fixed.into_iter().chain(plans), &self.plans.digest)
     }
 
     /// Queues a request.
     ///
     /// # Errors
-    /// A prompt that is empty, too long for the context or not of this vocabulary; bad sampling options.
+    /// A prompt that is empty, too long for the context (or as long, with output to follow) or not of this vocabulary;
+    /// bad sampling options.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         let Request { prompt, task } = request;
         let vocab = self.info().vocab;
@@ -140,6 +142,10 @@ impl Engine {
         }
         if prompt.len() > self.size.context {
             return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: self.size.context });
+        }
+        let generates = matches!(task, Task::Generate { max_tokens, .. } if max_tokens != Some(0));
+        if generates && prompt.len() == self.size.context {
+            return Err(EngineError::NoRoomForOutput { context: self.size.context });
         }
         if let Some(index) = prompt.iter().position(|id| *id as usize >= vocab) {
             return Err(EngineError::TokenId { index, id: prompt[index], vocab });
@@ -186,14 +192,6 @@ impl Engine {
         }
     }
 
-    /// True when no request is in progress.
-    pub fn is_idle(&self) -> bool {
-        self.flight.is_none()
-            && self.ready.is_empty()
-            && self.scheduler.waiting.is_empty()
-            && self.scheduler.running.iter().all(|s| s.cancelled)
-    }
-
     /// Advances the work. Ready with events when something happened, ready with `None` when nothing is left to do,
     /// pending while the device computes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Event>>> {
@@ -223,13 +221,7 @@ impl Engine {
             outs: self.plans.limits.outs,
             recurrent: self.info().recurrent,
         };
-        let (segments, full) = self.scheduler.plan(&mut self.cache, budget);
-        if let Some(index) = full {
-            let id = self.scheduler.running[index].id;
-            self.retire(index);
-            self.ready.push(Event::Finished { id, reason: Finish::ContextFull });
-            return true;
-        }
+        let segments = self.scheduler.plan(&mut self.cache, budget);
         if segments.is_empty() {
             return false;
         }
@@ -248,36 +240,53 @@ impl Engine {
     }
 
     fn complete(&mut self, flight: Flight, result: Result<(), DeviceError>) {
-        let outcome = result.map_err(EngineError::from).and_then(|()| self.collect(&flight));
+        let refused = match result {
+            Ok(()) => Ok(vec![None; flight.segments.len()]),
+            Err(error) => refused_by(&flight.segments, error),
+        };
+        let outcome = refused.and_then(|refused| self.collect(&flight, refused));
         if let Err(error) = outcome {
             self.fail(&flight.segments, &error);
         }
         self.drop_cancelled();
     }
 
-    /// Reads a finished step: advances its sequences, samples, reports.
-    fn collect(&mut self, flight: &Flight) -> Result<(), EngineError> {
+    /// Reads a finished step: advances its sequences, samples, reports. `refused` says for each segment what the device
+    /// refused of it; the others have their results.
+    fn collect(&mut self, flight: &Flight, refused: Vec<Option<EngineError>>) -> Result<(), EngineError> {
         let vocab = self.info().vocab;
         let layers = self.info().layers;
         let instance = self.plans.instance(flight.instance);
+        // What cannot be read fails the step before anything is reported of it.
         let logits = instance.output("logits")?;
-        let mut finished = vec![];
-        let (mut first_row, mut first_out) = (0, 0);
-        for segment in &flight.segments {
-            let s = &mut self.scheduler.running[segment.sequence];
-            s.done = segment.start + segment.len;
-            let rows = &logits[first_out * vocab..(first_out + segment.outs) * vocab];
-            if self.taps && !s.cancelled {
-                let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]);
-                for name in names {
-                    let all = instance.output(&name)?;
-                    let width = all.len() / flight.segments.iter().map(|s| s.len).sum::<usize>();
-                    let rows = all[first_row * width..(first_row + segment.len) * width].to_vec();
-                    self.ready.push(Event::Hidden { id: s.id, name, first: segment.start, rows });
-                }
+        let mut hidden = vec![];
+        if self.taps {
+            let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]);
+            for name in names {
+                hidden.push((instance.output(&name)?, name));
             }
-            first_row += segment.len;
-            first_out += segment.outs;
+        }
+        let step_rows = flight.segments.iter().map(|s| s.len).sum::<usize>();
+        let mut finished = vec![];
+        let (mut next_row, mut next_out) = (0, 0);
+        for (segment, refused) in flight.segments.iter().zip(refused) {
+            let (first_row, first_out) = (next_row, next_out);
+            (next_row, next_out) = (first_row + segment.len, first_out + segment.outs);
+            let s = &mut self.scheduler.running[segment.sequence];
+            if let Some(error) = refused {
+                if !s.cancelled {
+                    self.ready.push(Event::Failed { id: s.id, error });
+                }
+                finished.push(segment.sequence);
+                continue;
+            }
+            s.done = segment.start + segment.len;
+            let rows = &logits[first_out * vocab..next_out * vocab];
+            for (all, name) in hidden.iter().filter(|_| !s.cancelled) {
+                let width = all.len() / step_rows;
+                let (name, rows) = (name.clone(), all[first_row * width..next_row * width].to_vec());
+                self.ready.push(Event::Hidden { id: s.id, name, first: segment.start, rows });
+            }
             if segment.outs == 0 || s.cancelled {
                 continue;
             }
@@ -336,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// A step that failed fails the requests in it.
+    /// A step that failed as a whole fails the requests in it.
     fn fail(&mut self, segments: &[Segment], error: &EngineError) {
         let mut indices: Vec<usize> = segments.iter().map(|s| s.sequence).collect();
         indices.sort_unstable();
@@ -348,4 +357,12 @@ impl Engine {
             self.retire(index);
         }
     }
+}
+
+/// What a failed step comes to for each of its segments; the error where it is not known whose fault it was.
+fn refused_by(segments: &[Segment], error: DeviceError) -> Result<Vec<Option<EngineError>>, EngineError> {
+    let DeviceError::Numeric { op, problem, rows } = &error else { return Err(error.into()) };
+    let Some(positions) = positions_of(segments, rows) else { return Err(error.into()) };
+    let told = |position| EngineError::Numeric { position, op: op.clone(), problem: problem.clone() };
+    Ok(positions.into_iter().map(|position| position.map(told)).collect())
 }

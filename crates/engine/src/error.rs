@@ -2,6 +2,7 @@
 
 use graph::backend::DeviceError;
 
+use crate::byte_size::ByteSize;
 use crate::sampling::SamplingError;
 
 /// Why an engine was not made, or a request was refused or failed.
@@ -21,6 +22,16 @@ pub enum EngineError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The model's own values are no numbers at a position of the sequence.
+    #[error("at position {position}, {op}: {problem}; the weights may be damaged")]
+    Numeric {
+        /// The first such position.
+        position: usize,
+        /// The op that met them.
+        op: String,
+        /// What it met.
+        problem: String,
+    },
     /// Sampling options or logits were refused.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
@@ -32,6 +43,15 @@ pub enum EngineError {
         /// Tokens of the prompt.
         prompt: usize,
         /// Tokens the context holds.
+        context: usize,
+    },
+    /// The prompt leaves no room for output in the context.
+    #[error(
+        "the prompt has {context} tokens and the context holds {context}, prompt and output together: nothing is left \
+         for output; shorten the prompt or ask for a larger context"
+    )]
+    NoRoomForOutput {
+        /// Tokens of the prompt, and tokens the context holds.
         context: usize,
     },
     /// There is nothing to continue.
@@ -47,18 +67,34 @@ pub enum EngineError {
         /// Size of the vocabulary.
         vocab: usize,
     },
-    /// Even one sequence of this context does not fit.
+    /// The memory for the cache does not hold the context asked for, or not even the smallest one.
     #[error(
-        "{what} needs {needed} bytes and {available} are available: ask for a context of at most {fits} tokens"
+        "a context of {context} tokens needs a cache of {}, and {} {}: {}",
+        ByteSize(*.needed), ByteSize(*.available), available_because(*.given), what_fits(*.fits, *.least)
     )]
     CacheTooSmall {
-        /// What was to be allocated.
-        what: String,
-        /// Bytes needed.
+        /// Tokens the context was to hold.
+        context: usize,
+        /// Bytes needed for one sequence of that length.
         needed: u64,
         /// Bytes available.
         available: u64,
-        /// Tokens that would fit.
+        /// Whether `available` is [`crate::EngineOptions::cache_bytes`], not what the device has free.
+        given: bool,
+        /// Tokens that would fit; 0 when not even one block does.
         fits: usize,
+        /// Bytes of the smallest cache there is.
+        least: u64,
     },
+}
+
+fn available_because(given: bool) -> &'static str {
+    if given { "is the limit set for it" } else { "of memory is free for it" }
+}
+
+fn what_fits(fits: usize, least: u64) -> String {
+    match fits {
+        0 => format!("not even the smallest context fits, which needs {}", ByteSize(least)),
+        _ => format!("a context of at most {fits} tokens fits"),
+    }
 }

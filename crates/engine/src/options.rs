@@ -4,16 +4,23 @@ use graph::backend::Precision;
 use models::ModelInfo;
 use tensor::DType;
 
+/// The most rows that [`EngineOptions::chunk`] may ask for: a step's activations are allocated for all of them.
+pub const MAX_CHUNK: usize = 8192;
+
+/// The most tokens that [`EngineOptions::context`] may ask for: positions are counted in 32 bits.
+pub const MAX_CONTEXT: usize = 1 << 30;
+
 /// Configuration of an [`crate::Engine`]. The default suits one user at a terminal.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Kernel class and KV type; `None` is fast for quantised checkpoints, exact for the others.
     pub precision: Option<Precision>,
-    /// Longest sequence in tokens, prompt and output together; `None` is the trained length, or what fits.
+    /// Most tokens a sequence may have, prompt and output together, at most [`MAX_CONTEXT`]; `None` is the trained length,
+    /// or what fits. Output ends with [`crate::Finish::ContextFull`] when prompt and output are that many.
     pub context: Option<usize>,
     /// Sequences that may be active at once.
     pub max_sequences: usize,
-    /// Most rows in one step: the chunk size of prefill.
+    /// Most rows in one step, at most [`MAX_CHUNK`]: the chunk size of prefill.
     pub chunk: usize,
     /// Most bytes for KV cache and recurrent states; `None` is what the device has left.
     pub cache_bytes: Option<u64>,
@@ -53,18 +60,15 @@ impl EngineOptions {
     }
 
     pub(crate) fn validate(&self) -> Result<(), crate::EngineError> {
-        let bad = |option: &'static str, problem: &'static str| {
-            Err(crate::EngineError::Option { option, problem: problem.to_owned() })
+        let within = |option: &'static str, value: usize, most: usize, unit: &str| match value {
+            1.. if value <= most => Ok(()),
+            _ => {
+                let problem = format!("is {value}, it must be between 1 and {most} {unit}");
+                Err(crate::EngineError::Option { option, problem })
+            }
         };
-        if self.max_sequences == 0 || self.max_sequences > 1024 {
-            return bad("max_sequences", "must be between 1 and 1024");
-        }
-        if self.chunk == 0 || self.chunk > 8192 {
-            return bad("chunk", "must be between 1 and 8192 rows");
-        }
-        if self.context == Some(0) {
-            return bad("context", "must be at least 1 token");
-        }
-        Ok(())
+        within("max_sequences", self.max_sequences, 1024, "sequences")?;
+        within("chunk", self.chunk, MAX_CHUNK, "tokens")?;
+        within("context", self.context.unwrap_or(1), MAX_CONTEXT, "tokens")
     }
 }

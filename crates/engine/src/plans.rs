@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use graph::backend::{
     Backend, Bindings, CompileOptions, Instance, Precision, StateDesc, WeightDesc, WeightHandle,
 };
-use graph::{Buckets, Graph, PlanCache, PlanReport, PortKind, rewrite};
+use graph::{Buckets, Graph, PlanReport, PortKind, rewrite};
 use models::{Model, RECURRENT_CHUNK, StepLimits};
 use tensor::DType;
 
 use crate::cache::CacheSize;
 use crate::error::EngineError;
+use crate::fingerprint::WeightDigest;
 
 /// Rows whose logits one step gives at most, when a request scores its prompt. Bounds the logits buffer: 32 rows of
 /// 262 144 tokens are 32 MiB.
@@ -36,6 +37,8 @@ pub(crate) struct Plans {
     reports: Vec<PlanReport>,
     /// Names of the inputs and scalars that the model's plans declare.
     declared: Vec<String>,
+    /// What the weights are.
+    pub(crate) digest: WeightDigest,
     pub(crate) limits: StepLimits,
 }
 
@@ -67,8 +70,8 @@ impl Plans {
         sizes.push(limits.rows);
         let buckets = Buckets::new(sizes.clone()).map_err(|e| EngineError::Model(e.to_string()))?;
 
-        let mut cache = PlanCache::new();
         let mut bindings = Bindings::default();
+        let mut digest = WeightDigest::default();
         let (mut instances, mut reports) = (vec![], vec![]);
         // The largest first: it sizes whatever storage plans share.
         for rows in sizes.into_iter().rev() {
@@ -76,14 +79,14 @@ impl Plans {
             let mut graph = model.record(&limits, kv, taps).map_err(|e| EngineError::Model(e.to_string()))?;
             rewrite::standard(&mut graph);
             if bindings.weights.is_empty() {
-                bindings.weights = load(model, backend, &graph, progress)?;
+                bindings.weights = load(model, backend, &graph, &mut digest, progress)?;
                 for port in graph.ports.iter().filter(|p| p.kind == PortKind::State) {
                     let desc = StateDesc { name: port.name.clone(), dtype: port.dtype, shape: port.shape };
                     bindings.states.insert(port.name.clone(), backend.state(&desc)?);
                 }
             }
             let label = format!("{} rows", rows);
-            let plan = cache.compile(backend, &graph, &CompileOptions { label, precision })?;
+            let plan = backend.compile(&graph, &CompileOptions { label, precision })?;
             reports.push(plan.report().clone());
             instances.push(plan.instance(&bindings)?);
         }
@@ -92,7 +95,7 @@ impl Plans {
         let report: &PlanReport = &reports[0];
         let inputs = report.ports.iter().filter(|p| p.kind == PortKind::Input).map(|p| p.name.clone());
         let declared = inputs.chain(report.scalars.iter().cloned()).collect();
-        Ok(Plans { buckets, instances, reports, declared, limits })
+        Ok(Plans { buckets, instances, reports, declared, digest, limits })
     }
 
     /// The instance for so many rows, its index, and the names of the inputs and scalars it takes.
@@ -114,11 +117,12 @@ impl Plans {
     }
 }
 
-/// Packs every weight of a graph, releasing the file's pages behind it.
+/// Packs every weight of a graph and adds it to the digest, releasing the file's pages behind it.
 fn load(
     model: &Model,
     backend: &dyn Backend,
     graph: &Graph,
+    digest: &mut WeightDigest,
     progress: Progress,
 ) -> Result<HashMap<String, WeightHandle>, EngineError> {
     let weights = model.weights(graph).map_err(|e| EngineError::Model(e.to_string()))?;
@@ -129,6 +133,7 @@ fn load(
     for rows in &weights {
         let desc = rows.desc();
         handles.insert(desc.name.clone(), backend.weight(desc, rows)?);
+        digest.add(desc, rows)?;
         rows.release();
         done += size(desc);
         progress(done, total);

@@ -12,7 +12,8 @@ pub struct RequestId(pub u64);
 pub enum Task {
     /// Continue it.
     Generate {
-        /// Most tokens to generate; `None` is up to the end of the context.
+        /// Most tokens to generate; the context, which prompt and output share, ends the output too, and `None` is up
+        /// to its end.
         max_tokens: Option<usize>,
         /// How tokens are chosen.
         sampling: SamplingOptions,
@@ -44,7 +45,7 @@ pub enum Finish {
     Stop,
     /// `max_tokens` were generated.
     MaxTokens,
-    /// The context is full.
+    /// Prompt and output are as many tokens as the context holds.
     ContextFull,
 }
 

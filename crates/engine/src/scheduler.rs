@@ -47,20 +47,18 @@ impl Scheduler {
         }
     }
 
-    /// The segments of the next step, with blocks for all their rows. A sequence that runs out of blocks although it
-    /// is alone is named in the second result: its context is full.
-    pub(crate) fn plan(&mut self, cache: &mut Cache, budget: Budget) -> (Vec<Segment>, Option<usize>) {
+    /// The segments of the next step, with blocks for all their rows. The oldest sequence always keeps its place: the
+    /// pool holds a whole context ([`crate::CacheSize::choose`]), so that one alone never runs out of blocks.
+    pub(crate) fn plan(&mut self, cache: &mut Cache, budget: Budget) -> Vec<Segment> {
         loop {
             let segments = self.segments(budget);
-            let grown = segments.iter().try_for_each(|s| {
-                let holding = &mut self.running[s.sequence].holding;
-                if cache.grow(holding, s.start + s.len) { Ok(()) } else { Err(s.sequence) }
-            });
-            match grown {
-                Ok(()) => return (segments, None),
-                Err(sequence) if self.running.len() == 1 => return (vec![], Some(sequence)),
-                Err(_) => self.preempt_newest(cache),
+            let grown =
+                segments.iter().all(|s| cache.grow(&mut self.running[s.sequence].holding, s.start + s.len));
+            if grown {
+                return segments;
             }
+            debug_assert!(self.running.len() > 1, "one sequence alone ran out of blocks");
+            self.preempt_newest(cache);
         }
     }
 

@@ -57,8 +57,7 @@ impl Sequence {
             Some(Finish::Stop)
         } else if self.tokens.len() >= *stop_at {
             Some(Finish::MaxTokens)
-        } else if self.tokens.len() > context {
-            // The token just drawn has no position left to be computed at.
+        } else if self.tokens.len() >= context {
             Some(Finish::ContextFull)
         } else {
             None

@@ -18,6 +18,23 @@ pub(crate) struct Segment {
     pub(crate) outs: usize,
 }
 
+/// For each segment, the first position among `rows` of the step. `None` when there are no rows, or one that no segment
+/// has: then it is not known who met them.
+pub(crate) fn positions_of(segments: &[Segment], rows: &[u32]) -> Option<Vec<Option<usize>>> {
+    let total = segments.iter().map(|s| s.len).sum::<usize>();
+    if rows.is_empty() || rows.iter().any(|row| *row as usize >= total) {
+        return None;
+    }
+    let mut first = 0;
+    let position = |s: &Segment| {
+        let own = first..first + s.len;
+        first = own.end;
+        let row = rows.iter().map(|row| *row as usize).filter(|row| own.contains(row)).min();
+        row.map(|row| s.start + row - own.start)
+    };
+    Some(segments.iter().map(position).collect())
+}
+
 /// Host copies of the step arrays, reused from step to step.
 #[derive(Default)]
 pub(crate) struct StepArrays {
@@ -90,5 +107,24 @@ impl StepArrays {
         ];
         scalars.retain(|(name, _)| declared.iter().any(|d| d == name));
         with(&StepInputs { inputs: &inputs, floats: &[], scalars: &scalars })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_rows_belong_to_the_segments_that_hold_them() {
+        let segment = |start, len| Segment { sequence: 0, start, len, outs: 1 };
+        let step = [segment(30, 1), segment(0, 4), segment(16, 8), segment(7, 1)];
+        let of = |rows: &[u32]| positions_of(&step, rows);
+        assert_eq!(of(&[0]), Some(vec![Some(30), None, None, None]));
+        assert_eq!(of(&[3, 4]), Some(vec![None, Some(2), None, None]));
+        assert_eq!(of(&[12, 6, 13]), Some(vec![None, None, Some(17), Some(7)]));
+        assert_eq!(of(&[1, 13]), Some(vec![None, Some(0), None, Some(7)]));
+        // Nobody's, or not known whose.
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[2, 14]), None);
     }
 }

@@ -59,6 +59,12 @@ pub struct TensorEntry<'a> {
 /// Why a checkpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
+    /// There is nothing of that name.
+    #[error("{} does not exist: give the path of a GGUF file or of a Hugging Face checkpoint's folder", .path.display())]
+    NotFound {
+        /// What was to be opened.
+        path: PathBuf,
+    },
     /// The system refused.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -119,7 +125,10 @@ impl Checkpoint {
     ///
     /// When there is no readable checkpoint at `path`; the message says what is there instead, where it can be told.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let io = |source| CheckpointError::Io { path: path.to_owned(), source };
+        let io = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
+            _ => CheckpointError::Io { path: path.to_owned(), source },
+        };
         if std::fs::metadata(path).map_err(io)?.is_dir() {
             return Ok(Self(Source::HuggingFace(Box::new(HfFolder::open(path)?))));
         }

@@ -228,6 +228,11 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
              for the GGUF file in it give DIR/x.gguf",
         ),
+        (
+            vec![("model.safetensors", &model)],
+            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
+             it has model.safetensors: download the config.json that belongs to it",
+        ),
         (vec![("config.json", b"")], "DIR/config.json: the file is empty: the download did not finish"),
         (vec![("config.json", b"[]")], "DIR/config.json: not a JSON object"),
         (
@@ -280,7 +285,8 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":\"gone.safetensors\"}}")],
-            "DIR/gone.safetensors: entity not found",
+            "DIR/model.safetensors.index.json lists files of weights (1), of which 1 is not in DIR: gone.safetensors; \
+             download the missing files to that folder, or give a folder that is complete",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"z\":\"x.safetensors\"}}"), ("x.safetensors", &model)],
@@ -348,6 +354,37 @@ fn shards_are_joined_by_the_index_which_decides() {
     assert_eq!(checkpoint.file_bytes(), (one.len() + two.len()) as u64);
 }
 
+/// Which of several, where they were looked for, what to do; what the folder has instead.
+#[test]
+fn missing_shards_are_all_named() {
+    let (name, model) = ("model.safetensors.index.json", file(HEADER, 30));
+    let index = br#"{"weight_map":{"x":"1.safetensors","a":"2.safetensors","y":"sub/3.safetensors"}}"#;
+    let part = ("1.safetensors.part", &b"half"[..]);
+    let dir = folder(&[CONFIG, (name, index), ("2.safetensors", &model), part]);
+    assert_eq!(
+        refusal(dir.path(), dir.path()),
+        "DIR/model.safetensors.index.json lists files of weights (3), of which 2 are not in DIR: \
+         1.safetensors, sub/3.safetensors; there are also 1.safetensors.part, which it does not list; \
+         download the missing files to that folder, or give a folder that is complete"
+    );
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("../blobs/0123", dir.path().join("1.safetensors")).expect("a link");
+        let message = refusal(dir.path(), dir.path());
+        assert!(
+            message.contains("1.safetensors (a link to ../blobs/0123, which is gone), sub/"),
+            "{message}"
+        );
+    }
+    // A long list is cut, and counted.
+    let entries: Vec<String> = (0..99).map(|i| format!("\"t{i}\":\"{i}.safetensors\"")).collect();
+    let index = format!("{{\"weight_map\":{{{}}}}}", entries.join(","));
+    let dir = folder(&[CONFIG, (name, index.as_bytes())]);
+    let message = refusal(dir.path(), dir.path());
+    assert!(message.contains("99 are not in DIR: 0.safetensors,"), "{message}");
+    assert!(message.contains("9.safetensors and 89 more"), "{message}");
+}
+
 #[test]
 fn a_header_that_begins_like_a_pickle_is_no_pickle() {
     // 640 is 0x280: the opcode and version of a pickle.
@@ -368,6 +405,13 @@ fn links_are_followed_but_not_to_devices() {
     let (dir, model) = (folder(&[]), file(HEADER, 30));
     let elsewhere = folder(&[CONFIG, ("blob", &model)]);
     symlink(elsewhere.path().join("config.json"), dir.path().join("config.json")).expect("a link");
+    symlink("../blobs/0123", dir.path().join("model.safetensors")).expect("a link");
+    assert_eq!(
+        refusal(dir.path(), dir.path()),
+        "DIR has neither model.safetensors nor model.safetensors.index.json; \
+         model.safetensors (a link to ../blobs/0123, which is gone)"
+    );
+    std::fs::remove_file(dir.path().join("model.safetensors")).expect("the link");
     symlink("/dev/zero", dir.path().join("model.safetensors")).expect("a link");
     assert_eq!(refusal(dir.path(), dir.path()), "DIR/model.safetensors: not a regular file");
     std::fs::remove_file(dir.path().join("model.safetensors")).expect("the link");

@@ -37,6 +37,8 @@ pub(crate) enum Arg {
     Chunk,
     /// The buffer of a weight's elements.
     Elements(usize),
+    /// The buffer of the biases of a product.
+    Biases,
     /// Codes of quantised activations.
     Acts,
     /// Their scales and sums.
@@ -48,7 +50,7 @@ pub(crate) enum Arg {
 }
 
 /// Which weights a kernel reads, and so which parameters an instance fills in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Use {
     /// None.
     None,
@@ -56,10 +58,21 @@ pub(crate) enum Use {
     Elements { weight: usize, parameter: usize },
     /// A table to gather from, gather.wgsl.
     Table { weight: usize },
-    /// The matrix of a product, matmul.wgsl.
-    Matrix { weight: usize, bias: Option<usize> },
-    /// The matrices of experts, matmul.wgsl.
-    Experts { weight: usize },
+    /// Matrices of one type with one input, matmul.wgsl.
+    Matrices(Vec<Segment>),
+}
+
+/// A matrix of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) weight: usize,
+    pub(crate) bias: Option<usize>,
+    /// First word and stride of the result.
+    pub(crate) out: [usize; 2],
+    /// Tiles of weights' rows, for a grid over so many rows of each.
+    pub(crate) rows_per_group: usize,
+    /// Rows that the grid covers, when that is not the matrix's: those of one expert.
+    pub(crate) expert_rows: Option<usize>,
 }
 
 pub(crate) fn compile(
@@ -89,6 +102,7 @@ pub(crate) fn compile(
         acts: 0,
         parts: 0,
         quantised: None,
+        norm: None,
         steps: vec![],
         selections: vec![],
     };
@@ -213,6 +227,8 @@ struct Compiler<'a> {
     parts: usize,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
+    /// The last norm of whole rows: its result, the steps up to it, and whether it adds.
+    norm: Option<(ValueId, usize, bool)>,
     steps: Vec<Step>,
     selections: Vec<Selection>,
 }
@@ -265,7 +281,10 @@ impl Compiler<'_> {
             Some(rows) => Ok(rows),
             None => {
                 let layout = self.resolver.graph.value(id).layout;
-                self.unsupported(node, format!("an operand {layout:?} is not rows of {width} that a kernel can walk"))
+                self.unsupported(
+                    node,
+                    format!("an operand {layout:?} is not rows of {width} that a kernel can walk"),
+                )
             }
         }
     }
@@ -389,64 +408,113 @@ impl Compiler<'_> {
         if self.quantised == Some(x) {
             return Ok(());
         }
+        self.quantised = Some(x);
+        // A norm right before leaves the codes itself.
+        if let Some((value, after, add)) = self.norm
+            && (value, after) == (x, self.steps.len())
+            && self.gpu.capabilities.fused
+        {
+            let kernel = select::rms_norm(&self.gpu.capabilities, rows.width, add, true);
+            let pipeline = self.gpu.pipeline(&kernel)?;
+            let step = &mut self.steps[after - 1];
+            step.pipeline = pipeline;
+            step.args.extend([Arg::Acts, Arg::Meta]);
+            let selection = &mut self.selections[step.selection];
+            selection.kernel = kernel.name();
+            selection.reason.push_str(", with its codes");
+            return Ok(());
+        }
         let mut params = rows.counts().to_vec();
         params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
         let grid = [blocks.div_ceil(64), rows.rows, 1];
         let args = vec![Arg::Acts, Arg::Meta];
-        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)?;
-        self.quantised = Some(x);
+        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)
+    }
+
+    /// Products of one input, a dispatch for each type of weights where their storage allows.
+    fn products(
+        &mut self,
+        node: &Node,
+        matrices: &[(usize, Option<usize>, ValueId)],
+    ) -> Result<(), DeviceError> {
+        let mut done = vec![false; matrices.len()];
+        for first in 0..matrices.len() {
+            if done[first] {
+                continue;
+            }
+            let dtype = self.weights[matrices[first].0].dtype;
+            let same: Vec<_> = (first..matrices.len())
+                .filter(|i| !done[*i] && self.weights[matrices[*i].0].dtype == dtype)
+                .collect();
+            same.iter().for_each(|i| done[*i] = true);
+            let same: Vec<_> = same.into_iter().map(|i| matrices[i]).collect();
+            self.product(node, dtype, &same, None)?;
+        }
         Ok(())
     }
 
+    /// Products with matrices of one type; with `experts`, the ids of each row's expert and how many there are.
     fn product(
         &mut self,
         node: &Node,
-        x: ValueId,
-        weight: usize,
-        bias: Option<usize>,
-        out: ValueId,
+        dtype: DType,
+        matrices: &[(usize, Option<usize>, ValueId)],
+        experts: Option<(u32, usize)>,
     ) -> Result<(), DeviceError> {
-        let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
         let integer = self.precision == Precision::Fast && dtype.is_quantised();
         if integer {
-            self.quantise(node, x)?;
+            self.quantise(node, node.inputs[0])?;
         }
-        let (x, out) = (self.last(node, x)?, self.last(node, out)?);
-        let columns = select::columns(out.rows);
-        let Some(kernel) = select::matmul(dtype, integer, false, columns) else {
+        let x = self.last(node, node.inputs[0])?;
+        let out = self.last(node, matrices[0].2)?;
+        let outputs = matrices.iter().map(|(w, ..)| self.weights[*w].shape.rows()).sum();
+        let m = select::Matmul { dtype, integer, experts: experts.is_some(), rows: out.rows, outputs };
+        let Some(kernel) = select::matmul(&self.gpu.capabilities, m) else {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };
-        let (n, k) = (shape.rows(), shape.last());
+        let k = x.width;
         let mut params = out.counts().to_vec();
-        params.extend([n, k.div_ceil(BLOCK), k, x.at, x.stride, out.at, out.stride].map(|v| v as u32));
-        params.extend([0; 6]);
-        params.extend([u32::MAX, 0, 0, 0, 1, 1]);
-        let tiles = n.div_ceil(select::MATMUL_ROWS as usize);
-        let grid = [tiles, out.rows.div_ceil(columns as usize), 1];
-        let mut args = vec![Arg::Chunk, Arg::Chunk, bias.map_or(Arg::Chunk, Arg::Elements)];
+        params.extend([k.div_ceil(BLOCK), k, x.at, x.stride, 0, 0, 0].map(|v| v as u32));
+        let expert_rows = experts.map(|_| out.width);
+        let share = out.rows / x.rows.max(1);
+        let (ids, experts) = experts.unwrap_or((0, 1));
+        params.extend([ids, out.width as u32, 0, share.max(1) as u32, experts as u32]);
+        let mut segments = vec![];
+        for (weight, bias, out) in matrices {
+            let out = self.last(node, *out)?;
+            segments.push(Segment {
+                weight: *weight,
+                bias: *bias,
+                out: [out.at, out.stride],
+                rows_per_group: kernel.rows * kernel.tiles,
+                expert_rows,
+            });
+        }
+        let mut args = vec![Arg::Chunk, Arg::Chunk, Arg::Biases];
         if integer {
             args.extend([Arg::Acts, Arg::Meta]);
         }
-        let reason = if integer { "integer products" } else { "f32 activations" };
-        self.push(node, &kernel, reason, params, args, grid, Use::Matrix { weight, bias })
+        let grid = [1, out.rows.div_ceil(kernel.columns), 1];
+        self.push(node, &kernel.kernel, kernel.reason, params, args, grid, Use::Matrices(segments))
     }
 
     fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
         match &node.op {
             Op::MatMul => {
                 let w = self.matrix(node, node.inputs[1])?;
-                self.product(node, node.inputs[0], w, None, node.outputs[0])
+                self.products(node, &[(w, None, node.outputs[0])])
             }
             Op::MatMuls { biased } => {
                 let n = biased.len();
                 let mut rows = node.inputs[n + 1..].iter();
+                let mut matrices = vec![];
                 for (i, has) in biased.iter().enumerate() {
                     let w = self.matrix(node, node.inputs[1 + i])?;
                     let bias = if *has { rows.next() } else { None };
                     let bias = bias.map(|id| self.elements(node, *id)).transpose()?;
-                    self.product(node, node.inputs[0], w, bias, node.outputs[i])?;
+                    matrices.push((w, bias, node.outputs[i]));
                 }
-                Ok(())
+                self.products(node, &matrices)
             }
             Op::Gather => self.gather(node),
             Op::Binary(op) => {
@@ -478,7 +546,8 @@ impl Compiler<'_> {
             }
             Op::AddRmsNorm { eps } => {
                 let [a, b, sum, out] = [node.inputs[0], node.inputs[1], node.outputs[0], node.outputs[1]];
-                let rows = [self.last(node, a)?, self.last(node, b)?, self.last(node, sum)?, self.last(node, out)?];
+                let rows =
+                    [self.last(node, a)?, self.last(node, b)?, self.last(node, sum)?, self.last(node, out)?];
                 self.norm(node, rows, node.inputs[2], *eps, true)
             }
             Op::Rope { magnitude } => self.rope(node, *magnitude),
@@ -492,8 +561,17 @@ impl Compiler<'_> {
                 let out = self.last(node, node.outputs[0])?;
                 let mut params = out.counts().to_vec();
                 params.extend(
-                    [out.width, weights.width, y.at, y.stride, weights.at, weights.stride, out.at, out.stride]
-                        .map(|v| v as u32),
+                    [
+                        out.width,
+                        weights.width,
+                        y.at,
+                        y.stride,
+                        weights.at,
+                        weights.stride,
+                        out.at,
+                        out.stride,
+                    ]
+                    .map(|v| v as u32),
                 );
                 self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
             }
@@ -557,7 +635,7 @@ impl Compiler<'_> {
             return self.per_element(node, &select::gather_rows(), params, vec![], &out, Use::None);
         };
         let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
-        let Some(kernel) = select::gather(dtype) else {
+        let Some(kernel) = select::gather(&self.gpu.capabilities, dtype) else {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };
         let blocks = out.width.div_ceil(BLOCK);
@@ -565,7 +643,15 @@ impl Compiler<'_> {
         params.extend([0, 0, shape.rows() as u32, 0, 0, 0, 0, 0, 0]);
         let grid = [blocks.div_ceil(64), out.rows, 1];
         let args = vec![Arg::Chunk, Arg::Chunk];
-        self.push(node, &kernel, "decodes rows of the packed layout", params, args, grid, Use::Table { weight })
+        self.push(
+            node,
+            &kernel,
+            "decodes rows of the packed layout",
+            params,
+            args,
+            grid,
+            Use::Table { weight },
+        )
     }
 
     fn norm(
@@ -582,12 +668,18 @@ impl Compiler<'_> {
         let [rows, bound, per] = out.counts();
         let mut params = vec![rows * inner as u32, bound, per * inner as u32];
         params.extend(
-            [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0].map(|v| v as u32),
+            [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0]
+                .map(|v| v as u32),
         );
         params.extend([eps.to_bits(), inner as u32]);
         let fix = Use::Elements { weight, parameter: 12 };
         let args = vec![Arg::Elements(weight)];
-        self.push(node, &select::rms_norm(add), "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)
+        let kernel = select::rms_norm(&self.gpu.capabilities, width, add, false);
+        self.push(node, &kernel, "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)?;
+        if inner == 1 {
+            self.norm = Some((*node.outputs.last().unwrap_or(&node.inputs[0]), self.steps.len(), add));
+        }
+        Ok(())
     }
 
     /// First word of the table of cosines and sines of `pos`, which the host fills in for every step.
@@ -627,7 +719,8 @@ impl Compiler<'_> {
         let heads = x.width / head_dim.max(1);
         let mut params = out.counts().to_vec();
         params.extend(
-            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table].map(|v| v as u32),
+            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table]
+                .map(|v| v as u32),
         );
         let grid = [(heads * (head_dim - half)).div_ceil(64), out.rows, 1];
         let reason = "angles by the host, in f64";
@@ -655,7 +748,8 @@ impl Compiler<'_> {
         let k_dim = self.resolver.shape(node.inputs[0]).last();
         let (state, kernel, heads, [blocks, table]) = self.cache(node, k_dim)?;
         let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
-        let (pos, pages, seq) = (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
+        let (pos, pages, seq) =
+            (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
         let mut params = k.counts().to_vec();
         params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
         params.extend([pos, seq, pages]);
@@ -681,7 +775,10 @@ impl Compiler<'_> {
         let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
         let window = window.unwrap_or(u32::MAX);
         let mut params = out.counts().to_vec();
-        params.extend([heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride].map(|v| v as u32));
+        params.extend(
+            [heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride]
+                .map(|v| v as u32),
+        );
         params.extend([pos, until, self.seq(node)?, pages, scale.to_bits(), window]);
         params.extend([softcap.unwrap_or(0.0).to_bits(), u32::from(softcap.is_some())]);
         if !split {
@@ -699,7 +796,15 @@ impl Compiler<'_> {
         params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
         params.extend([pos, until, window]);
         let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
-        self.push(node, &select::merge(kernel.v_dim), "splits in order", params, vec![Arg::Parts], grid, Use::None)
+        self.push(
+            node,
+            &select::merge(kernel.v_dim),
+            "splits in order",
+            params,
+            vec![Arg::Parts],
+            grid,
+            Use::None,
+        )
     }
 
     fn route(&mut self, node: &Node, k: usize, renormalise: bool) -> Result<(), DeviceError> {
@@ -709,7 +814,8 @@ impl Compiler<'_> {
         let mut params = logits.counts().to_vec();
         params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
         params.extend(
-            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status].map(|v| v as u32),
+            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status]
+                .map(|v| v as u32),
         );
         let grid = [logits.rows.div_ceil(64), 1, 1];
         self.push(node, &select::route(), "a row a lane", params, vec![], grid, Use::None)
@@ -718,27 +824,9 @@ impl Compiler<'_> {
     fn experts(&mut self, node: &Node) -> Result<(), DeviceError> {
         let weight = self.matrix(node, node.inputs[1])?;
         let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
-        let &[experts, n, k] = shape.dims() else { return self.unsupported(node, "experts have three axes") };
-        let integer = self.precision == Precision::Fast && dtype.is_quantised();
-        if integer {
-            self.quantise(node, node.inputs[0])?;
-        }
+        let &[experts, _, _] = shape.dims() else { return self.unsupported(node, "experts have three axes") };
         let ids = self.words(node, node.inputs[2])?;
-        let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-        let Some(kernel) = select::matmul(dtype, integer, true, 1) else {
-            return self.unsupported(node, format!("{dtype} is not a type of weights"));
-        };
-        let share = out.rows / x.rows.max(1);
-        let mut params = out.counts().to_vec();
-        params.extend([n, k.div_ceil(BLOCK), k, x.at, x.stride, out.at, out.stride].map(|v| v as u32));
-        params.extend([0; 6]);
-        params.extend([u32::MAX, ids, n as u32, 0, share.max(1) as u32, experts as u32]);
-        let grid = [n.div_ceil(select::MATMUL_ROWS as usize), out.rows, 1];
-        let mut args = vec![Arg::Chunk, Arg::Chunk, Arg::Chunk];
-        if integer {
-            args.extend([Arg::Acts, Arg::Meta]);
-        }
-        self.push(node, &kernel, "each row's own expert", params, args, grid, Use::Experts { weight })
+        self.product(node, dtype, &[(weight, None, node.outputs[0])], Some((ids, experts)))
     }
 
     fn short_conv(&mut self, node: &Node) -> Result<(), DeviceError> {
@@ -747,8 +835,11 @@ impl Compiler<'_> {
         let past = self.resolver.shape(node.inputs[2]).dims()[1];
         let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
         let step = [3, 4, 5, 6].map(|i| self.words(node, node.inputs[i]));
-        let [pos, extents, slots, snap] = [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
-        let Some(start) = self.start_at else { return self.unsupported(node, "the extents must be an input") };
+        let [pos, extents, slots, snap] =
+            [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
+        let Some(start) = self.start_at else {
+            return self.unsupported(node, "the extents must be an input");
+        };
         let value = self.resolver.graph.value(node.inputs[4]);
         let seqs = value.layout.shape.elements();
         let bound = value.bound.map_or(u32::MAX, |b| b.0);

@@ -9,6 +9,7 @@ mod backend;
 mod compile;
 mod device;
 mod kernel;
+mod memory;
 mod operand;
 mod pack;
 mod plan;
@@ -28,6 +29,5 @@ pub use wgpu::Backends;
 
 /// The adapter and its driver, for reports and fingerprints.
 pub(crate) fn describe(gpu: &device::Gpu) -> String {
-    let info = &gpu.info;
-    format!("gpu {} ({}, {})", info.name, info.api, info.driver)
+    format!("gpu {}", gpu.info)
 }

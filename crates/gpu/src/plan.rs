@@ -7,10 +7,12 @@ use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, fence};
 use tensor::{DType, Shape};
 
-use crate::compile::{Arg, Extents, Step, Use};
+use crate::compile::{Arg, Extents, Segment, Step, Use};
 use crate::device::Gpu;
+use crate::pack::planes;
+use crate::select::SEGMENTS;
 use crate::state::GpuState;
-use crate::weight::{Chunk, GpuWeight};
+use crate::weight::{GpuWeight, PackedMatrix};
 
 /// A compiled graph.
 pub(crate) struct GpuPlan {
@@ -99,6 +101,7 @@ impl Plan for GpuPlan {
 struct Dispatch {
     step: usize,
     group: wgpu::BindGroup,
+    grid: [u32; 3],
 }
 
 struct GpuInstance {
@@ -111,7 +114,9 @@ struct GpuInstance {
     inputs: Vec<u32>,
     scalars: Vec<u32>,
     serial: u64,
-    encoded: Option<(u64, wgpu::CommandBuffer)>,
+    encoded: Option<u64>,
+    /// The commands of the next submission, which are the same for each: made while the last one runs.
+    commands: Option<wgpu::CommandBuffer>,
     flight: Option<Flight>,
     /// The scalars of the submission whose outputs can be read.
     ran: Vec<u32>,
@@ -136,12 +141,14 @@ impl GpuInstance {
         // The parameters of all dispatches lie in one buffer, each at an offset that a binding may have.
         let align = gpu.limits.min_uniform_buffer_offset_alignment as usize / 4;
         let mut words: Vec<u32> = vec![];
-        let mut planned: Vec<(usize, usize, usize, Option<&Chunk>)> = vec![];
+        let most = gpu.limits.max_compute_workgroups_per_dimension as usize;
+        let mut planned: Vec<(usize, usize, Lowered)> = vec![];
         for (index, step) in plan.steps.iter().enumerate() {
-            for (params, chunk) in lower(step, &weights) {
+            for lowered in lower(step, &weights, most) {
                 words.resize(words.len().next_multiple_of(align), 0);
-                planned.push((index, words.len(), params.len().next_multiple_of(4), chunk));
-                words.extend(params);
+                planned.push((index, words.len(), lowered));
+                let (_, _, lowered) = &planned[planned.len() - 1];
+                words.extend(&lowered.params);
             }
         }
         words.resize(words.len() + 4, 0);
@@ -149,28 +156,23 @@ impl GpuInstance {
         gpu.queue.write_buffer(&params, 0, bytemuck::cast_slice(&words));
 
         let mut dispatches = vec![];
-        for (index, at, len, chunk) in planned {
+        for (index, at, lowered) in planned {
             let step = &plan.steps[index];
             let range = |buffer, offset: u64, size: u64| {
                 let size = std::num::NonZeroU64::new(size);
                 wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size })
             };
-            let elements = |w: usize| match &*weights[w] {
-                GpuWeight::Elements(e) => &e.region.buffer,
-                GpuWeight::Matrix(m) => &m.chunks[0].region.buffer,
-            };
+            let chunk = || lowered.chunk.expect("only kernels with a matrix take chunks");
             let mut resources = vec![
                 plan.arena.as_entire_binding(),
-                range(&params, 4 * at as u64, 4 * len as u64),
+                range(&params, 4 * at as u64, 4 * lowered.params.len().next_multiple_of(4) as u64),
                 scalars_buffer.as_entire_binding(),
             ];
             for arg in &step.args {
                 resources.push(match arg {
-                    Arg::Chunk => match chunk {
-                        Some(chunk) => chunk.region.buffer.as_entire_binding(),
-                        None => unreachable!("only kernels with a matrix take chunks"),
-                    },
-                    Arg::Elements(w) => elements(*w).as_entire_binding(),
+                    Arg::Chunk => chunk().as_entire_binding(),
+                    Arg::Elements(w) => weights[*w].elements().region.buffer.as_entire_binding(),
+                    Arg::Biases => lowered.biases.unwrap_or_else(|| chunk()).as_entire_binding(),
                     Arg::Acts => range(&plan.acts, 0, plan.meta_at),
                     Arg::Meta => range(&plan.acts, plan.meta_at, plan.acts.size() - plan.meta_at),
                     Arg::State(s) => states[*s].buffer.as_entire_binding(),
@@ -186,7 +188,7 @@ impl GpuInstance {
                 layout: &step.pipeline.layout,
                 entries: &entries,
             });
-            dispatches.push(Dispatch { step: index, group });
+            dispatches.push(Dispatch { step: index, group, grid: lowered.grid });
         }
         gpu.check()?;
         Ok(GpuInstance {
@@ -199,6 +201,7 @@ impl GpuInstance {
             scalars: vec![],
             serial: 0,
             encoded: None,
+            commands: None,
             flight: None,
             ran: vec![],
         })
@@ -253,7 +256,7 @@ impl GpuInstance {
                     last = Some(pipeline);
                 }
                 pass.set_bind_group(0, &dispatch.group, &[]);
-                let [x, y, z] = step.grid;
+                let [x, y, z] = dispatch.grid;
                 pass.dispatch_workgroups(x, y, z);
             }
         }
@@ -270,62 +273,100 @@ impl GpuInstance {
     }
 }
 
-/// The parameters of a step's dispatches: one, or one for each chunk of its matrix.
-fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>]) -> Vec<(Vec<u32>, Option<&'w Chunk>)> {
-    let element_at = |w: usize| match &*weights[w] {
-        GpuWeight::Elements(e) => e.region.at,
-        GpuWeight::Matrix(_) => unreachable!("bindings were checked against the plan"),
-    };
-    let matrix = |w: usize| match &*weights[w] {
-        GpuWeight::Matrix(m) => m,
-        GpuWeight::Elements(_) => unreachable!("bindings were checked against the plan"),
-    };
-    // Codes are addressed in vectors of four words.
-    let planes = |params: &mut [u32], w: usize, chunk: &Chunk| {
-        let m = matrix(w);
-        let rows = crate::pack::planes(m.dtype).map_or([0; 3], |p| p.row_words(m.k)).map(|v| v as u32);
-        let [codes, high, scales] = chunk.planes;
-        params.copy_from_slice(&[codes / 4, high, scales, rows[0] / 4, rows[1], rows[2]]);
-    };
-    match step.weight {
-        Use::None => vec![(step.params.clone(), None)],
+/// A dispatch of a step, before its parameters have a place.
+struct Lowered<'w> {
+    params: Vec<u32>,
+    grid: [u32; 3],
+    /// What holds the weights, and the biases of a product.
+    chunk: Option<&'w wgpu::Buffer>,
+    biases: Option<&'w wgpu::Buffer>,
+}
+
+/// The dispatches of a step: one, or as many as the storage of its weights asks for.
+fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Lowered<'w>> {
+    let one = |params| vec![Lowered { params, grid: step.grid, chunk: None, biases: None }];
+    match &step.weight {
+        Use::None => one(step.params.clone()),
         Use::Elements { weight, parameter } => {
             let mut params = step.params.clone();
-            params[parameter] += element_at(weight);
-            vec![(params, None)]
+            params[*parameter] += weights[*weight].elements().region.at;
+            one(params)
         }
         Use::Table { weight } => {
-            let each = matrix(weight).chunks.iter().map(|chunk| {
+            let matrix = weights[*weight].matrix();
+            let each = matrix.chunks.iter().map(|chunk| {
                 let mut params = step.params.clone();
                 params[8] = chunk.first as u32;
                 params[9] = chunk.rows as u32;
-                planes(&mut params[11..17], weight, chunk);
-                (params, Some(chunk))
+                let [codes, high, scales] = chunk.planes;
+                params[11..14].copy_from_slice(&[codes / 4, high, scales]);
+                params[14..17].copy_from_slice(&row_strides(matrix));
+                let chunk = Some(&chunk.region.buffer);
+                Lowered { params, grid: step.grid, chunk, biases: None }
             });
             each.collect()
         }
-        Use::Matrix { weight, bias } => {
-            let each = matrix(weight).chunks.iter().map(|chunk| {
-                let mut params = step.params.clone();
-                params[3] = chunk.rows as u32;
-                params[8] += chunk.first as u32;
-                planes(&mut params[10..16], weight, chunk);
-                params[16] = bias.map_or(u32::MAX, |b| element_at(b) + chunk.first as u32);
-                (params, Some(chunk))
-            });
-            each.collect()
-        }
-        Use::Experts { weight } => {
-            let each = matrix(weight).chunks.iter().map(|chunk| {
-                let mut params = step.params.clone();
-                params[3] = chunk.rows as u32;
-                planes(&mut params[10..16], weight, chunk);
-                params[19] = chunk.first as u32;
-                (params, Some(chunk))
-            });
-            each.collect()
+        Use::Matrices(segments) => products(step, segments, weights, most),
+    }
+}
+
+/// Distance of rows in each plane: vectors of codes, words of the others.
+fn row_strides(matrix: &PackedMatrix) -> [u32; 3] {
+    let rows = planes(matrix.dtype).map_or([0; 3], |p| p.row_words(matrix.k)).map(|v| v as u32);
+    [rows[0] / 4, rows[1], rows[2]]
+}
+
+/// Words of a product's parameters before its segments, and of a segment (matmul.wgsl).
+const PRODUCT_WORDS: usize = 16;
+const SEGMENT_WORDS: usize = 8;
+
+/// Products with several matrices: those that lie in one buffer share a dispatch.
+fn products<'w>(
+    step: &Step,
+    segments: &[Segment],
+    weights: &'w [Arc<GpuWeight>],
+    most: usize,
+) -> Vec<Lowered<'w>> {
+    let mut out: Vec<Lowered> = vec![];
+    for segment in segments {
+        let matrix = weights[segment.weight].matrix();
+        let bias = segment.bias.map(|b| &weights[b].elements().region);
+        for chunk in &matrix.chunks {
+            // Experts' results are the same rows for every chunk; matrices' lie side by side.
+            let column = if segment.expert_rows.is_some() { 0 } else { chunk.first as u32 };
+            let groups = segment.expert_rows.unwrap_or(chunk.rows).div_ceil(segment.rows_per_group);
+            let fits = |l: &&mut Lowered| {
+                segment.expert_rows.is_none()
+                    && l.params.len() < PRODUCT_WORDS + SEGMENTS * SEGMENT_WORDS
+                    && l.chunk == Some(&chunk.region.buffer)
+                    && bias.is_none_or(|b| l.biases.is_none_or(|other| *other == b.buffer))
+            };
+            let at = match out.last_mut().filter(fits) {
+                Some(last) => last,
+                None => {
+                    let mut params = step.params.clone();
+                    params[7..10].copy_from_slice(&row_strides(matrix));
+                    params[12] = chunk.first as u32;
+                    params.resize(PRODUCT_WORDS, 0);
+                    let chunk = Some(&chunk.region.buffer);
+                    out.push(Lowered { params, grid: [0, step.grid[1], 1], chunk, biases: None });
+                    out.last_mut().expect("one was pushed")
+                }
+            };
+            at.grid[0] = (at.grid[0] + groups as u32).min(most as u32);
+            at.biases = at.biases.or(bias.map(|b| &b.buffer));
+            let [codes, high, scales] = chunk.planes;
+            let bias = bias.map_or(u32::MAX, |b| b.at + column);
+            let [to, stride] = segment.out.map(|v| v as u32);
+            at.params.extend([chunk.rows as u32, to + column, stride, bias, codes / 4, high, scales, 0]);
         }
     }
+    for l in &mut out {
+        // Segments that are not there have no rows.
+        l.params[15] = ((l.params.len() - PRODUCT_WORDS) / SEGMENT_WORDS) as u32;
+        l.params.resize(PRODUCT_WORDS + SEGMENTS * SEGMENT_WORDS, 0);
+    }
+    out
 }
 
 impl Instance for GpuInstance {
@@ -341,18 +382,19 @@ impl Instance for GpuInstance {
         plan.layout.encode(step, &mut self.inputs[..plan.layout.words()], &mut self.scalars)?;
         self.derive();
         self.serial += 1;
-        self.encoded = Some((self.serial, self.commands()));
+        self.encoded = Some(self.serial);
+        if self.commands.is_none() {
+            self.commands = Some(self.commands());
+        }
         Ok(Encoded { serial: self.serial })
     }
 
     fn submit(&mut self, encoded: Encoded) -> Fence {
-        let commands = match self.encoded.take() {
-            Some((serial, commands)) if serial == encoded.serial && !self.is_busy() => commands,
-            _ => {
-                let problem = "only the latest encoding of an idle instance can be submitted";
-                return Fence::failed(DeviceError::Busy(problem.into()));
-            }
-        };
+        if self.is_busy() || self.encoded.take() != Some(encoded.serial) {
+            let problem = "only the latest encoding of an idle instance can be submitted";
+            return Fence::failed(DeviceError::Busy(problem.into()));
+        }
+        let commands = self.commands.take().unwrap_or_else(|| self.commands());
         let gpu = self.plan.gpu.clone();
         if let Err(error) = gpu.check() {
             return Fence::failed(error);
@@ -370,13 +412,13 @@ impl Instance for GpuInstance {
         self.readback.map_async(wgpu::MapMode::Read, .., move |mapped| {
             verdict.then(faults.clone(), move || {
                 let read = match mapped {
-                    Ok(()) => read(&buffer, status),
+                    Ok(()) => read(&buffer),
                     Err(_) => Err(DeviceError::Lost(
                         faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
                     )),
                 };
                 let read = faults.check().and(read);
-                let result = read.as_ref().map(|_| ()).map_err(Clone::clone);
+                let result = read.as_ref().map_err(Clone::clone).and_then(|values| marked(values, status));
                 let _ = slot.set(read);
                 signal.set(result);
             });
@@ -384,6 +426,7 @@ impl Instance for GpuInstance {
         gpu.wake_after(submission);
         self.flight = Some(flight);
         self.ran.clone_from(&self.scalars);
+        self.commands = Some(self.commands());
         fence
     }
 
@@ -404,15 +447,22 @@ impl Instance for GpuInstance {
     }
 }
 
-/// What was read back; behind the outputs, from `status` on, a word for each row that kernels may have marked.
-fn read(buffer: &wgpu::Buffer, status: Option<usize>) -> Result<Vec<f32>, DeviceError> {
+/// What was read back.
+fn read(buffer: &wgpu::Buffer) -> Result<Vec<f32>, DeviceError> {
     let range = buffer.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
     let values: Vec<f32> = bytemuck::pod_collect_to_vec(&range);
     drop(range);
     buffer.unmap();
-    if let Some(row) = status.and_then(|at| values[at..].iter().position(|v| *v != 0.0)) {
-        let problem = format!("row {row}: the router's logits are not numbers");
-        return Err(DeviceError::Numeric { op: "route".into(), problem });
-    }
     Ok(values)
+}
+
+/// The rows that kernels marked, behind the outputs from `status` on.
+fn marked(values: &[f32], status: Option<usize>) -> Result<(), DeviceError> {
+    let marks = status.map_or(&[][..], |at| &values[at..]);
+    let rows: Vec<u32> = (0..).zip(marks).filter(|(_, mark)| **mark != 0.0).map(|(row, _)| row).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let problem = "the router's logits are not numbers, or none is finite".to_owned();
+    Err(DeviceError::Numeric { op: "route".into(), problem, rows })
 }

@@ -40,7 +40,10 @@ impl GpuState {
         if bytes > gpu.binding_limit() {
             return Err(DeviceError::Memory {
                 device: "gpu".into(),
-                what: format!("{what}, of which kernels can see {} bytes here; a smaller context needs less", gpu.binding_limit()),
+                what: format!(
+                    "{what}, of which kernels can see {} bytes here; a smaller context needs less",
+                    gpu.binding_limit()
+                ),
                 bytes,
             });
         }

@@ -95,8 +95,7 @@ mod tests {
 
     #[test]
     fn loops_nest_and_conditions_choose() {
-        let template =
-            "a\n//#for i in N\n//#for j in 2\nx${i}_${j}\n//#end\n//#if i == 1\nlast\n//#end\n//#end\nb${N}\n";
+        let template = "a\n//#for i in N\n//#for j in 2\nx${i}_${j}\n//#end\n//#if i == 1\nlast\n//#end\n//#end\nb${N}\n";
         assert_eq!(expand(template, &[("N", 2)]), "a\nx0_0\nx0_1\nx1_0\nx1_1\nlast\nb2\n");
     }
 

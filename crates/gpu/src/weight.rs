@@ -62,6 +62,22 @@ impl GpuWeight {
         }
     }
 
+    /// The matrix that bindings were checked to be.
+    pub(crate) fn matrix(&self) -> &PackedMatrix {
+        match self {
+            GpuWeight::Matrix(m) => m,
+            GpuWeight::Elements(_) => unreachable!("bindings were checked against the plan"),
+        }
+    }
+
+    /// The elements that bindings were checked to be.
+    pub(crate) fn elements(&self) -> &Elements {
+        match self {
+            GpuWeight::Elements(e) => e,
+            GpuWeight::Matrix(_) => unreachable!("bindings were checked against the plan"),
+        }
+    }
+
     /// Whether this is the weight that a port describes.
     pub(crate) fn fits(&self, gpu: &Arc<Gpu>, desc: &WeightDesc) -> bool {
         match (self, desc.layout) {
@@ -138,8 +154,9 @@ fn matrix(
     let chunks = rows.div_ceil(per_chunk).max(1);
     // Even chunks: one of a few rows would keep a dispatch mostly idle.
     let per_chunk = rows.div_ceil(chunks);
-    let chunks =
-        (0..chunks).map(|i| (i * per_chunk, per_chunk.min(rows - (i * per_chunk).min(rows)))).collect::<Vec<_>>();
+    let chunks = (0..chunks)
+        .map(|i| (i * per_chunk, per_chunk.min(rows - (i * per_chunk).min(rows))))
+        .collect::<Vec<_>>();
     let mut out = vec![];
     for (first, rows) in chunks {
         out.push(chunk(gpu, slabs, desc, source, &planes, first, rows)?);

@@ -5,7 +5,8 @@ use gristmill_gpu::{GpuBackend, GpuOptions, Profile};
 
 fn open(profile: Profile) -> GpuBackend {
     let options = GpuOptions { profile, ..GpuOptions::default() };
-    pollster::block_on(GpuBackend::open("gpu", &options)).expect("an adapter: see CONTRIBUTING for a software one")
+    pollster::block_on(GpuBackend::open("gpu", &options))
+        .expect("an adapter: see CONTRIBUTING for a software one")
 }
 
 #[test]

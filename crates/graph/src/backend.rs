@@ -49,17 +49,29 @@ pub enum DeviceError {
     /// The instance already has a submission in flight, or the encoded step is not its latest.
     #[error("{0}")]
     Busy(String),
-    /// A kernel met values it must not pass on (NaN router logits, say).
-    #[error("{op}: {problem}")]
+    /// A kernel met values it must not pass on (NaN router logits, say). The submission ran to its end: with `rows`
+    /// given, the rows of all other sequences have their results, bitwise as if these had not been in the step, and
+    /// [`Instance::output`] gives them; what later rows of the same sequences got is unspecified.
+    #[error("{op}: {problem}{}", of_rows(.rows))]
     Numeric {
-        /// The op.
+        /// The op; where several met such values, the first in execution order.
         op: String,
-        /// What it met.
+        /// What it met, without the row: it must not depend on what else is in the step.
         problem: String,
+        /// Every row of the step where this or a later op met such values, ascending. Empty when the device cannot tell,
+        /// as where an op's rows are not those of the step (see [`Graph::row_scalar`]): then the step has no results.
+        rows: Vec<u32>,
     },
+    /// There is no such device, or it cannot be opened.
+    #[error("{0}")]
+    Absent(String),
     /// The device or its worker died; the requests on it have failed.
     #[error("the device was lost: {0}")]
     Lost(String),
+}
+
+fn of_rows(rows: &[u32]) -> String {
+    if rows.is_empty() { String::new() } else { format!(" (rows {rows:?} of the step)") }
 }
 
 /// A weight to be packed.
@@ -206,7 +218,7 @@ pub trait Instance: Send {
     fn submit(&mut self, encoded: Encoded) -> Fence;
 
     /// The elements of an f32 output, valid after the fence until the next submission; entries past the bound of the
-    /// first axis are not included.
+    /// first axis are not included. A fence that failed with [`DeviceError::Numeric`] and its rows counts as finished.
     ///
     /// # Errors
     /// No such output, or the submission has not finished.

@@ -510,6 +510,14 @@ impl Inner {
             }
         }
         let Some(slot) = op.state_operand() else { return Ok(()) };
+        for (role, id) in op.roles().iter().zip(inputs) {
+            // Kernels follow these into the state as `validate` let them through, by port.
+            let value = self.graph.value(*id);
+            let input = matches!(value.source, Source::Port(p) if self.graph.port(p).kind == PortKind::Input);
+            if value.dtype == DType::U32 && !input {
+                return Err(format!("{role} must be an input itself, which is checked with every step"));
+            }
+        }
         let Some(&id) = inputs.get(slot) else { return Ok(()) };
         let current = self.versions.iter().find(|(s, _)| *s == id).map(|(_, v)| *v);
         let given = state.filter(|s| s.tensor.id == id.0).map(|s| s.version);
@@ -562,6 +570,43 @@ mod tests {
         let errors = b.errors();
         assert!(errors[0].problem.contains("version Some(0) of state `kv`"), "{errors:?}");
         assert!(errors[1].problem.contains("another builder"));
+    }
+
+    /// Positions, pages and slots lead into a state; a view of them would be followed unchecked.
+    #[test]
+    fn step_arrays_are_inputs_themselves() {
+        let b = Builder::new();
+        let u = |name, dims: &[usize]| b.input(name, DType::U32, dims, None);
+        let (pos, extents, pages) = (u("pos", &[2]), u("extents", &[1]), u("pages", &[1, 4]));
+        let (long, wide) = (u("long", &[4]), u("wide", &[1, 8]));
+        let (_, experts) = b.route(b.input("logits", DType::F32, &[2, 4], None), 1, true);
+        let k = b.input("k", DType::F32, &[2, 1, 8], None);
+        let mut cache = b.state("kv", DType::F32, &[9, 16, 1, 16]);
+        let view = b.slice(long, 0, 1, 2);
+        for (role, [pos, pages]) in [
+            ("", [pos, pages]),
+            ("pos", [view, pages]),
+            ("pos", [b.reshape(experts, &[2]), pages]),
+            ("pages", [pos, b.slice(wide, 1, 4, 4)]),
+        ] {
+            let before = b.errors().len();
+            let next = b.kv_write(cache, k, k, pos, extents, pages);
+            let errors = b.errors();
+            let problem = errors[before..].first().map_or("", |e| &e.problem);
+            match role {
+                "" => assert_eq!(problem, ""),
+                role => assert!(problem.starts_with(&format!("{role} must be an input itself")), "{problem}"),
+            }
+            cache = if problem.is_empty() { next } else { cache };
+        }
+        let ring = b.state("ring", DType::F32, &[3, 2, 8]);
+        let (x, w) = (b.input("x", DType::F32, &[2, 8], None), b.weight("w", DType::F32, &[8, 3]));
+        b.short_conv(x, w, ring, [pos, extents, b.slice(long, 0, 0, 1), pos]);
+        assert!(
+            b.errors().last().is_some_and(|e| e.problem.starts_with("slots must be")),
+            "{:?}",
+            b.errors()
+        );
     }
 
     #[test]

@@ -170,6 +170,15 @@ impl Graph {
             .collect()
     }
 
+    /// The scalar that counts the rows of a step: the bound of `pos`, wherever an op takes it. `None` where no op does;
+    /// then the first axis of every value is the rows. An op whose rows were gathered has another bound.
+    pub fn row_scalar(&self) -> Option<ScalarId> {
+        self.nodes.iter().find_map(|node| {
+            let pos = node.op.roles().iter().position(|role| *role == "pos")?;
+            self.value(node.inputs[pos]).bound
+        })
+    }
+
     /// How often each value's storage is read by nodes or is an output.
     pub fn uses(&self) -> Vec<u32> {
         let mut uses = vec![0; self.values.len()];

@@ -26,7 +26,7 @@ pub enum Error {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The checkpoint has no tokenizer data.
-    #[error("the checkpoint has no tokenizer ({0}): text cannot be turned into tokens")]
+    #[error("text cannot be turned into tokens: {0}")]
     NoTokenizer(String),
     /// The chat template is missing or failed.
     #[error(transparent)]

@@ -18,7 +18,7 @@ pub enum StopReason {
     StopString(usize),
     /// The number of tokens asked for was reached.
     MaxTokens,
-    /// The context is full.
+    /// Prompt and output are as many tokens as the context holds.
     ContextFull,
 }
 
@@ -64,11 +64,6 @@ impl<'e> Generation<'e> {
     /// The request failed.
     pub fn text(mut self) -> Result<String, Error> {
         self.by_ref().collect()
-    }
-
-    /// Tokens generated so far, with their log-probabilities where asked for.
-    pub fn tokens(&self) -> &[Sampled] {
-        &self.generated
     }
 
     /// The result, once the stream has ended without an error.

@@ -19,7 +19,11 @@
 //! ```
 //!
 //! [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
-//! then [`next_events`] until it has none.
+//! then [`next_events`] until it has none. Logits of a prompt's own positions come from [`score`].
+//!
+//! A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that is longer, or
+//! that leaves no room for output, is refused with both numbers; output that reaches the end stops there
+//! ([`StopReason::ContextFull`]).
 //!
 //! What waits on a thread ([`Llm`], [`next_events`]) is not there in browsers; `gristmill-web` drives the engine on theirs.
 
@@ -37,11 +41,17 @@ mod score;
 mod tokenizer;
 
 #[cfg(not(target_arch = "wasm32"))]
-pub use block_on::{block_on, next_events};
+pub use block_on::next_events;
 #[cfg(not(target_arch = "wasm32"))]
-pub use device::{DeviceOptions, Limits, device_limits, device_names, open_device};
+pub use device::{
+    DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
+    gpu_adapters, most_threads, open_device,
+};
 pub use engine::sampling::{self, SamplingOptions, Stage};
-pub use engine::{CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
+pub use engine::{
+    ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task,
+};
+pub use engine::{MAX_CHUNK, MAX_CONTEXT};
 pub use error::Error;
 pub use formats::{Checkpoint, Container};
 #[cfg(not(target_arch = "wasm32"))]
@@ -59,6 +69,11 @@ pub use tokenizer::tokenizer_of;
 /// Lower layers, for tools that look inside.
 pub mod parts {
     #[cfg(not(target_arch = "wasm32"))]
-    pub use cpu;
+    pub use {cpu, gpu};
     pub use {engine, formats, graph, models, tensor, text};
 }
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -13,7 +13,6 @@ use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tok
 use crate::device::{DeviceOptions, open_device};
 use crate::error::Error;
 use crate::generation::Generation;
-use crate::score::score;
 use crate::tokenizer::tokenizer_of;
 
 /// How a model is loaded.
@@ -39,7 +38,8 @@ impl Default for LoadOptions {
 pub struct Generate {
     /// How tokens are chosen.
     pub sampling: SamplingOptions,
-    /// Most tokens; `None` is up to the end of the context.
+    /// Most tokens of output; `None` is up to the end of the context, which prompt and output share and which ends the
+    /// output in any case.
     pub max_tokens: Option<usize>,
     /// Text that ends the output and is not part of it.
     pub stop: Vec<String>,
@@ -197,20 +197,6 @@ impl Llm {
             ids.splice(0..0, special.bos);
         }
         Ok(ids)
-    }
-
-    /// Logits of a prompt from position `from` on: `rows` gets the first position and rows of `info().vocab` logits,
-    /// piece by piece.
-    ///
-    /// # Errors
-    /// The prompt is refused or the computation fails.
-    pub fn score(
-        &mut self,
-        prompt: Vec<u32>,
-        from: usize,
-        rows: impl FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        score(&mut self.engine, prompt, from, rows)
     }
 }
 

@@ -54,7 +54,9 @@ fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
 fn from_folder(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
     let file = |f| checkpoint.hf_file(f);
     let Some(tokenizer) = file(HfFile::Tokenizer)? else {
-        return Err(Error::NoTokenizer("there is no tokenizer.json in the folder".into()));
+        return Err(Error::NoTokenizer(
+            "there is no tokenizer.json in the folder; fetch it from where the weights came".into(),
+        ));
     };
     let (tokenizer_config, generation_config) =
         (file(HfFile::TokenizerConfig)?, file(HfFile::GenerationConfig)?);

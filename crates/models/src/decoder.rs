@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use formats::Checkpoint;
+use serde_json::Value;
 use tensor::ops::Activation;
 use tensor::{DType, blocks};
 
 use crate::blocks::{Attention, GatedMlp};
 use crate::error::ModelError;
-use crate::keys::{Key, Keys, number};
+use crate::keys::{Key, Keys, Range, number};
 use crate::rope::Rope;
 use crate::weights::Names;
 
@@ -58,7 +59,44 @@ pub(crate) struct Defaults {
     pub(crate) theta: f64,
 }
 
+/// Query heads.
+pub(crate) const HEADS: Key = ("num_attention_heads", "attention.head_count");
+/// KV heads.
+pub(crate) const KV_HEADS: Key = ("num_key_value_heads", "attention.head_count_kv");
+
+/// Where rounding to f32 leaves it above 0.
+const EPS: Range = Range::new(1e-30, 1.0, "a number above 0, at most 1 (from 1e-30)");
+
 impl Config<'_> {
+    /// An extent of weights. Every element along it is stored, so that a hostile number is refused, by its key, before
+    /// anything of its size is made or listed.
+    pub(crate) fn extent(&self, key: Key) -> Result<Option<usize>, ModelError> {
+        self.keys.count(key)?.map(|n| self.possible(key, n)).transpose()
+    }
+
+    /// The extent that follows from a key, if weights of it can be there.
+    pub(crate) fn possible(&self, key: Key, extent: usize) -> Result<usize, ModelError> {
+        let most = self.checkpoint.file_bytes();
+        if extent == 0 || extent as u64 > most {
+            let expected = format!("what gives from 1 to the number of the checkpoint's bytes, {most}");
+            return Err(self.keys.bad(key, extent, &expected));
+        }
+        Ok(extent)
+    }
+
+    /// An extent that has no default.
+    pub(crate) fn need_extent(&self, key: Key) -> Result<usize, ModelError> {
+        self.extent(key)?.map_or_else(|| self.keys.need(key), Ok)
+    }
+
+    /// An extent, with the default of the configuration class; a GGUF file says everything.
+    pub(crate) fn extent_or(&self, key: Key, default: usize) -> Result<usize, ModelError> {
+        match self.extent(key)? {
+            None if self.keys.is_gguf() => self.keys.need(key),
+            given => Ok(given.unwrap_or(default)),
+        }
+    }
+
     /// True when the checkpoint has a tensor of this name.
     pub(crate) fn has(&self, tensor: &str) -> bool {
         self.checkpoint.tensor_names().any(|n| n == tensor)
@@ -67,7 +105,7 @@ impl Config<'_> {
     /// The shared axes.
     pub(crate) fn decoder(&self, defaults: &Defaults) -> Result<Decoder, ModelError> {
         let keys = &self.keys;
-        let hidden = keys.need(("hidden_size", "embedding_length"))?;
+        let hidden = self.need_extent(("hidden_size", "embedding_length"))?;
         let layers = self.layers()?;
         let context = keys.count(("max_position_embeddings", "context_length"))?;
         let context = match context {
@@ -75,11 +113,11 @@ impl Config<'_> {
             given => given.unwrap_or(defaults.context),
         };
         let eps_key: Key = (defaults.eps_key, "attention.layer_norm_rms_epsilon");
-        let eps = match keys.positive(eps_key)? {
-            None if keys.is_gguf() => return Err(keys.bad(eps_key, "absent", "a number above 0")),
+        let eps = match keys.within_range(eps_key, &EPS)? {
+            None if keys.is_gguf() => return Err(keys.missing(eps_key, "a number above 0")),
             given => given.unwrap_or(defaults.eps) as f32,
         };
-        let vocab = match keys.count(("vocab_size", "vocab_size"))? {
+        let vocab = match self.extent(("vocab_size", "vocab_size"))? {
             // Files of some families name it only through the embedding table.
             None if keys.is_gguf() => self
                 .checkpoint
@@ -99,7 +137,7 @@ impl Config<'_> {
             tied.unwrap_or(defaults.tied) && !self.own_head()
         };
         keys.only(("", "attention.causal"), true)?;
-        let ids = |name| keys.value((name, "")).map(|v| ids(keys, (name, ""), &v)).transpose();
+        let [bos, eos] = token_ids(keys, vocab)?;
         Ok(Decoder {
             vocab,
             hidden,
@@ -112,8 +150,8 @@ impl Config<'_> {
             names: &[],
             interleaved: false,
             plus_one: false,
-            bos: ids("bos_token_id")?.and_then(|v| v.first().copied()),
-            eos: ids("eos_token_id")?.unwrap_or_default(),
+            bos: bos.first().copied(),
+            eos,
         })
     }
 
@@ -153,9 +191,10 @@ impl Config<'_> {
     /// Query and KV heads, the same in every layer.
     pub(crate) fn heads(&self, defaults: &Defaults) -> Result<[usize; 2], ModelError> {
         let keys = &self.keys;
-        let heads = keys.need(("num_attention_heads", "attention.head_count"))?;
-        let kv_default = if keys.is_gguf() { None } else { defaults.kv_heads };
-        let kv_heads = keys.count(("num_key_value_heads", "attention.head_count_kv"))?;
+        let heads = self.need_extent(HEADS)?;
+        // A null means as many as query heads, also where the default is another number.
+        let kv_default = if keys.is_gguf() || keys.is_null(KV_HEADS) { None } else { defaults.kv_heads };
+        let kv_heads = self.extent(KV_HEADS)?;
         Ok([heads, kv_heads.unwrap_or(kv_default.unwrap_or(heads))])
     }
 
@@ -168,28 +207,29 @@ impl Config<'_> {
         rope: impl FnOnce(usize) -> Result<Rope, ModelError>,
     ) -> Result<Attention, ModelError> {
         let keys = &self.keys;
-        let kv_key = ("num_key_value_heads", "attention.head_count_kv");
         if heads % kv_heads != 0 {
-            return Err(keys.bad(kv_key, kv_heads, &format!("a divisor of the {heads} query heads")));
+            return Err(keys.bad(KV_HEADS, kv_heads, &format!("a divisor of the {heads} query heads")));
         }
         let default = if keys.is_gguf() { None } else { defaults.head_dim };
-        let default = default.unwrap_or(decoder.hidden / heads);
-        let dim_key = ("head_dim", "attention.key_length");
-        let k_dim = keys.count(dim_key)?.unwrap_or(default);
-        // Every element of a head is a row of the checkpoint; a hostile number is refused before a table of its size.
-        let most = self.checkpoint.file_bytes();
-        if k_dim == 0 || k_dim as u64 > most {
-            return Err(keys.bad(dim_key, k_dim, &format!("from 1 to the checkpoint's {most} bytes")));
-        }
+        let split = || match decoder.hidden % heads {
+            0 => Ok(decoder.hidden / heads),
+            _ => {
+                let expected = format!("a divisor of the {} of the residual stream", decoder.hidden);
+                Err(keys.bad(HEADS, heads, &format!("{expected}, when no width of a head is given")))
+            }
+        };
+        let k_dim = match self.extent(("head_dim", "attention.key_length"))?.or(default) {
+            Some(dim) => dim,
+            None => split()?,
+        };
         // llama.cpp, too, takes the other one's default, not the value of the key.
-        let v_dim = keys.count(("", "attention.value_length"))?.unwrap_or(if keys.is_gguf() {
-            default
-        } else {
-            k_dim
-        });
+        let v_dim = match self.extent(("", "attention.value_length"))? {
+            Some(dim) => dim,
+            None if keys.is_gguf() => split()?,
+            None => k_dim,
+        };
         let rotary = ("", "rope.dimension_count");
-        if keys.count(rotary)?.is_some_and(|n| n != k_dim) {
-            let value = keys.count(rotary)?.unwrap_or_default();
+        if let Some(value) = keys.count(rotary)?.filter(|n| *n != k_dim) {
             return Err(keys.unsupported(rotary, value, &format!("the whole head of {k_dim} is")));
         }
         let mut rope = rope(k_dim)?;
@@ -249,7 +289,7 @@ impl Config<'_> {
         activation_key: &'static str,
         default: Activation,
     ) -> Result<GatedMlp, ModelError> {
-        let width = self.keys.need(("intermediate_size", "feed_forward_length"))?;
+        let width = self.need_extent(("intermediate_size", "feed_forward_length"))?;
         let activation = self.activation(activation_key, default)?;
         Ok(GatedMlp { width, activation, in_bias: false, out_bias: false })
     }
@@ -263,10 +303,14 @@ impl Config<'_> {
         Ok(match self.keys.text((name, ""))?.as_deref() {
             None => default,
             Some("silu" | "swish") => Activation::Silu,
-            Some("gelu") => Activation::GeluErf,
-            Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
+            Some("gelu" | "gelu_python") => Activation::GeluErf,
+            Some("gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast" | "gelu_accurate") => {
+                Activation::GeluTanh
+            }
+            Some("sigmoid") => Activation::Sigmoid,
             Some(other) => {
-                let known = "silu, swish, gelu, gelu_new and gelu_pytorch_tanh are";
+                let known = "silu, swish, sigmoid, gelu, gelu_python, gelu_pytorch_tanh, gelu_python_tanh, \
+                             gelu_new, gelu_fast and gelu_accurate are";
                 return Err(self.keys.unsupported((name, ""), other, known));
             }
         })
@@ -288,13 +332,42 @@ impl Config<'_> {
     }
 }
 
-/// One id or a list of them.
-fn ids(keys: &Keys, key: Key, value: &serde_json::Value) -> Result<Vec<u32>, ModelError> {
-    let one = |v: &serde_json::Value| {
-        number(v).map(|n| n as u32).ok_or_else(|| keys.bad(key, v, "a token id or a list of them"))
+/// The tokens that begin and end a text, as config.json names them. Those of either container lie in the vocabulary, or
+/// are refused: an id beyond it would never be met.
+fn token_ids(keys: &Keys, vocab: usize) -> Result<[Vec<u32>; 2], ModelError> {
+    const OUTSIDE: [&str; 4] = ["bos", "eos", "eot", "padding"];
+    // Without an embedding table, which is reported with the other tensors, there is no vocabulary.
+    for name in OUTSIDE.iter().filter(|_| vocab > 0) {
+        let name = format!("tokenizer.ggml.{name}_token_id");
+        if let Some(value) = keys.outside(&name) {
+            ids(&name, &value, vocab, false)?;
+        }
+    }
+    let read = |name: &'static str, many| match keys.value((name, "")) {
+        Some(value) => ids(name, &value, vocab, many),
+        None => Ok(vec![]),
+    };
+    // Files from before null was written for none have -1, and nothing here fills batches.
+    if keys.value(("pad_token_id", "")).is_none_or(|v| v.as_i64() != Some(-1)) {
+        read("pad_token_id", false)?;
+    }
+    Ok([read("bos_token_id", false)?, read("eos_token_id", true)?])
+}
+
+/// One id of a vocabulary, or, where there may be `many`, a list of them.
+fn ids(key: &str, value: &Value, vocab: usize, many: bool) -> Result<Vec<u32>, ModelError> {
+    let one = |v: &Value| {
+        number(v).filter(|id| *id < vocab).map(|id| id as u32).ok_or_else(|| ModelError::BadValue {
+            key: key.to_owned(),
+            found: value.to_string(),
+            expected: format!(
+                "a token id{} below the size of the vocabulary, {vocab}",
+                if many { ", or a list of them, each" } else { "" }
+            ),
+        })
     };
     match value.as_array() {
-        Some(list) => list.iter().map(one).collect(),
-        None => Ok(vec![one(value)?]),
+        Some(list) if many && !list.is_empty() => list.iter().map(one).collect(),
+        _ => Ok(vec![one(value)?]),
     }
 }

@@ -124,6 +124,24 @@ impl Neutral {
     }
 }
 
+/// What a number may be. NaN lies in no range.
+pub(crate) struct Range {
+    least: f64,
+    most: f64,
+    /// The range in a message.
+    words: &'static str,
+}
+
+impl Range {
+    pub(crate) const fn new(least: f64, most: f64, words: &'static str) -> Range {
+        Range { least, most, words }
+    }
+
+    pub(crate) fn holds(&self, x: f64) -> bool {
+        (self.least..=self.most).contains(&x)
+    }
+}
+
 /// Larger counts and extents than this are refused, so that products of two stay far from overflow.
 const LARGEST: u64 = i32::MAX as u64;
 
@@ -184,6 +202,14 @@ impl<'a> Keys<'a> {
         value
     }
 
+    /// The value of a key of GGUF metadata that stands outside the architecture's prefix.
+    pub(crate) fn outside(&self, key: &str) -> Option<Value> {
+        match &self.source {
+            Source::Hf(..) => None,
+            Source::Gguf(metadata, _) => metadata.value(key).map(json),
+        }
+    }
+
     /// The value, if there is one.
     pub(crate) fn value(&self, key: Key) -> Option<Value> {
         self.raw(key).filter(|v| !v.is_null())
@@ -222,29 +248,35 @@ impl<'a> Keys<'a> {
 
     /// A count that has no default.
     pub(crate) fn need(&self, key: Key) -> Result<usize, ModelError> {
-        let expected = "a whole number from 1 to 2147483647";
-        self.count(key)?.ok_or_else(|| ModelError::MissingKey { key: self.name(key), expected })
+        self.count(key)?.ok_or_else(|| self.missing(key, "a whole number from 1 to 2147483647"))
     }
 
-    /// A count whose null means that there is none: `None` when absent, `Some(None)` when null or 0.
+    pub(crate) fn missing(&self, key: Key, expected: &'static str) -> ModelError {
+        ModelError::MissingKey { key: self.name(key), expected }
+    }
+
+    /// A whole number from 0 on.
+    pub(crate) fn whole(&self, key: Key) -> Result<Option<usize>, ModelError> {
+        self.get(key, "a whole number from 0 to 2147483647", number)
+    }
+
+    /// A count whose null means that there is none: `None` when absent, `Some(None)` when null. A 0 is refused: a window
+    /// that sees nothing and no window at all are opposites, and files do not say which they mean.
     pub(crate) fn nullable(&self, key: Key) -> Result<Option<Option<usize>>, ModelError> {
         match self.raw(key) {
             None => Ok(None),
             Some(Value::Null) => Ok(Some(None)),
             Some(v) => {
-                let n = number(&v).ok_or_else(|| self.bad(key, &v, "a whole number or null"))?;
-                Ok(Some((n > 0).then_some(n)))
+                let expected = "a whole number from 1 to 2147483647, or null for none";
+                let n = number(&v).filter(|n| *n > 0);
+                Ok(Some(Some(n.ok_or_else(|| self.bad(key, &v, expected))?)))
             }
         }
     }
 
-    pub(crate) fn float(&self, key: Key) -> Result<Option<f64>, ModelError> {
-        self.get(key, "a finite number", |v| v.as_f64().filter(|x| x.is_finite()))
-    }
-
-    /// A number above 0.
-    pub(crate) fn positive(&self, key: Key) -> Result<Option<f64>, ModelError> {
-        self.get(key, "a number above 0", |v| v.as_f64().filter(|x| x.is_finite() && *x > 0.0))
+    /// A number of a range.
+    pub(crate) fn within_range(&self, key: Key, range: &Range) -> Result<Option<f64>, ModelError> {
+        self.get(key, range.words, |v| v.as_f64().filter(|x| range.holds(*x)))
     }
 
     pub(crate) fn flag(&self, key: Key) -> Result<Option<bool>, ModelError> {
@@ -258,6 +290,19 @@ impl<'a> Keys<'a> {
     /// A list of whole numbers.
     pub(crate) fn numbers(&self, key: Key) -> Result<Option<Vec<usize>>, ModelError> {
         self.get(key, "a list of whole numbers", |v| v.as_array()?.iter().map(number).collect())
+    }
+
+    /// A list of layers, of so many.
+    pub(crate) fn layers(&self, key: Key, layers: usize) -> Result<Option<Vec<usize>>, ModelError> {
+        let list = self.numbers(key)?;
+        match list.iter().flatten().find(|&&layer| layer >= layers) {
+            Some(layer) => Err(self.bad(
+                key,
+                format!("a list with {layer}"),
+                &format!("a list of numbers below {layers}"),
+            )),
+            None => Ok(list),
+        }
     }
 
     pub(crate) fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ModelError> {
@@ -352,7 +397,7 @@ fn json(value: &Meta) -> Value {
         Meta::U64(x) => (*x).into(),
         Meta::I64(x) => (*x).into(),
         Meta::F32(x) => float(*x),
-        Meta::F64(x) => (*x).into(),
+        Meta::F64(x) => double(*x),
         Meta::Bool(x) => (*x).into(),
         Meta::String(x) => x.as_str().into(),
         Meta::Array(x) => array(x),
@@ -362,7 +407,12 @@ fn json(value: &Meta) -> Value {
 /// The f64 nearest to the decimal that an f32 was written as: 1e-5, not 0.000009999999747378752. Configurations are
 /// decimals, and both containers of a model must give the same numbers.
 fn float(x: f32) -> Value {
-    x.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+    double(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
+}
+
+/// JSON has no NaN and no infinities: they become text, which no number is read from. As null they would count as absent.
+fn double(x: f64) -> Value {
+    serde_json::Number::from_f64(x).map_or_else(|| Value::String(x.to_string()), Value::Number)
 }
 
 fn array(x: &Array) -> Value {
@@ -376,7 +426,7 @@ fn array(x: &Array) -> Value {
         Array::U64(v) => v.iter().copied().collect(),
         Array::I64(v) => v.iter().copied().collect(),
         Array::F32(v) => v.iter().copied().map(float).collect(),
-        Array::F64(v) => v.iter().copied().collect(),
+        Array::F64(v) => v.iter().copied().map(double).collect(),
         Array::Bool(v) => v.iter().copied().collect(),
         Array::String(v) => v.iter().collect(),
         Array::Array(v) => v.iter().map(array).collect(),

@@ -1,7 +1,9 @@
 //! Rotary frequencies and their scalings, as transformers computes them (`modeling_rope_utils.py`), in f32.
 
+use serde_json::{Map, Value};
+
 use crate::error::ModelError;
-use crate::keys::{Key, Keys};
+use crate::keys::{Key, Keys, Range};
 
 /// One table of rotary frequencies.
 #[derive(Clone, PartialEq, Debug)]
@@ -36,84 +38,139 @@ const FACTOR: Key = ("factor", "rope.scaling.factor");
 const ORIGINAL: Key = ("original_max_position_embeddings", "rope.scaling.original_context_length");
 const IMPLEMENTED: &str = "default, linear, dynamic, yarn, longrope and llama3 are";
 
+const THETA: Range = Range::new(1.000_001, 1e12, "a number above 1, at most 1e12");
+const STRETCH: Range = Range::new(1.0, 65_536.0, "a number from 1 to 65536");
+const ROTATIONS: Range = Range::new(1e-6, 1e6, "a number above 0 (from 1e-6 to 1e6)");
+/// 0 is the same as none, as in the reference.
+const MSCALE: Range = Range::new(0.0, 100.0, "a number from 0 to 100");
+const MAGNITUDE: Range = Range::new(1e-3, 1e3, "a number above 0 (from 0.001 to 1000)");
+
+/// What stands beside an object of rotary parameters in config.json.
+pub(crate) struct Beside {
+    /// The base frequency, if it is given there.
+    pub(crate) theta: Option<f64>,
+    /// The base frequency when nobody gives one.
+    pub(crate) default_theta: f64,
+    /// Positions the model was trained for.
+    pub(crate) context: usize,
+    /// The trained context before the scaling, if it is given there.
+    pub(crate) original: Option<usize>,
+    /// The object is one of several, by kind of layer.
+    pub(crate) nested: bool,
+}
+
+/// The base frequency under a key of either container.
+pub(crate) fn read_theta(keys: &Keys, key: Key) -> Result<Option<f64>, ModelError> {
+    keys.within_range(key, &THETA)
+}
+
 impl Rope {
     /// The table of a model with one, for heads of `dims` and a trained context of `context`.
-    pub(crate) fn read(keys: &Keys, dims: usize, theta: f64, context: usize) -> Result<Rope, ModelError> {
+    pub(crate) fn read(
+        keys: &Keys,
+        dims: usize,
+        default_theta: f64,
+        context: usize,
+    ) -> Result<Rope, ModelError> {
         let port = "rope.inv_freq";
-        let base = keys.positive(("rope_theta", "rope.freq_base"))?;
+        let theta = read_theta(keys, ("rope_theta", "rope.freq_base"))?;
         if keys.is_gguf() {
-            return Rope::read_gguf(keys, port, dims, base.unwrap_or(theta), context);
+            return Rope::read_gguf(keys, port, dims, theta.unwrap_or(default_theta), context);
         }
         let original = keys.count(("original_max_position_embeddings", ""))?;
-        let mut found = None;
-        for name in ["rope_scaling", "rope_parameters"] {
-            if let Some(map) = keys.object((name, ""))?.filter(|m| !m.is_empty()) {
-                found = found.or(Some((name, map)));
+        let beside = Beside { theta, default_theta, context, original, nested: false };
+        let [old, new] = ["rope_scaling", "rope_parameters"].map(|name| keys.object((name, "")));
+        let full = |map: &Map<String, Value>| !map.is_empty();
+        let (name, map) = match (old?.filter(full), new?.filter(full)) {
+            (Some(old), Some(new)) if old != new => {
+                let expected = "what `rope_scaling` holds, when both are given";
+                return Err(keys.bad(("rope_parameters", ""), Value::from(new), expected));
             }
-        }
-        let Some((name, map)) = found else {
-            return Rope::new(port, dims, base.unwrap_or(theta), &Scaling::None, None);
+            (Some(old), _) => ("rope_scaling", old),
+            (None, Some(new)) => ("rope_parameters", new),
+            (None, None) => {
+                return Rope::new(port, dims, theta.unwrap_or(default_theta), &Scaling::None, None);
+            }
         };
-        let within = Keys::within(&map, name);
-        Rope::read_object(within, port, dims, base.unwrap_or(theta), context, original)
+        Rope::read_object(Keys::within(&map, name), port, dims, &beside)
     }
 
-    /// The table that an object of config.json describes; `theta` where it names none.
+    /// The table that an object of config.json describes.
     pub(crate) fn read_object(
         keys: Keys,
         port: &'static str,
         dims: usize,
-        theta: f64,
-        context: usize,
-        original: Option<usize>,
+        beside: &Beside,
     ) -> Result<Rope, ModelError> {
-        let old = keys.text(("type", ""))?;
-        let kind = keys.text(TYPE)?.or(old).unwrap_or_else(|| "default".to_owned());
-        let theta = keys.positive(("rope_theta", ""))?.unwrap_or(theta);
+        let kind = read_kind(&keys)?;
+        let own_theta = read_theta(&keys, ("rope_theta", ""))?;
+        agree(&keys, ("rope_theta", ""), own_theta, beside.theta)?;
+        let theta = own_theta.or(beside.theta).unwrap_or(beside.default_theta);
         keys.only(("partial_rotary_factor", ""), 1.0)?;
-        let own = keys.count(ORIGINAL)?;
-        let original = original.or(own).unwrap_or(context) as f64;
-        let factor = || keys.positive(FACTOR)?.ok_or_else(|| missing("factor"));
-        let ratio = context as f64 / original;
+        let own_original = keys.count(ORIGINAL)?;
+        agree(&keys, ORIGINAL, own_original, beside.original)?;
+        let given = own_original.or(beside.original);
+        let original = given.unwrap_or(beside.context) as f64;
+        let factor = || keys.within_range(FACTOR, &STRETCH);
+        let need_factor = || factor()?.ok_or_else(|| missing("factor"));
+        // Where only the two contexts are given, they say the factor.
+        let ratio_or = |factor: Option<f64>| match (factor, given) {
+            (Some(factor), _) => Ok(factor),
+            (None, Some(_)) if beside.context as f64 >= original => Ok(beside.context as f64 / original),
+            (None, Some(found)) => {
+                Err(keys.bad(ORIGINAL, found, "at most max_position_embeddings, when no factor is given"))
+            }
+            (None, None) => Err(missing("factor")),
+        };
+        let magnitude = || keys.within_range(("attention_factor", ""), &MAGNITUDE);
         let (scaling, limit) = match kind.as_str() {
             "default" => (Scaling::None, None),
-            "linear" => (Scaling::Linear { factor: factor()? }, None),
+            "linear" => (Scaling::Linear { factor: need_factor()? }, None),
             // The base grows with the sequence once that is longer than trained; until then nothing changes.
             "dynamic" => {
-                factor()?;
-                (Scaling::None, Some(context))
+                need_factor()?;
+                (Scaling::None, Some(beside.context))
             }
             "llama3" => {
-                let need = |name| keys.positive((name, ""))?.ok_or_else(|| missing(name));
+                let need = |name| keys.within_range((name, ""), &ROTATIONS)?.ok_or_else(|| missing(name));
                 let (low, high) = (need("low_freq_factor")?, need("high_freq_factor")?);
-                (Scaling::Llama3 { factor: factor()?, low, high, original }, None)
+                if low >= high {
+                    let expected = format!("below high_freq_factor, {high}");
+                    return Err(keys.bad(("low_freq_factor", ""), low, &expected));
+                }
+                (Scaling::Llama3 { factor: need_factor()?, low, high, original }, None)
             }
             "yarn" => {
-                let factor = keys.positive(FACTOR)?.unwrap_or(ratio);
-                let mscale = keys.float(("mscale", ""))?.filter(|m| *m != 0.0);
-                let all = keys.float(("mscale_all_dim", ""))?.filter(|m| *m != 0.0);
-                let magnitude = match (keys.float(("attention_factor", ""))?, mscale, all) {
+                let factor = ratio_or(factor()?)?;
+                let set = |m: &f64| *m != 0.0;
+                let mscale = keys.within_range(("mscale", ""), &MSCALE)?.filter(set);
+                let all_dim = keys.within_range(("mscale_all_dim", ""), &MSCALE)?.filter(set);
+                let magnitude = match (magnitude()?, mscale, all_dim) {
                     (Some(given), ..) => given,
                     (None, Some(m), Some(all)) => yarn_magnitude(factor, m) / yarn_magnitude(factor, all),
                     _ => yarn_magnitude(factor, 1.0),
                 };
-                let beta_fast = keys.float(("beta_fast", ""))?.filter(|b| *b != 0.0).unwrap_or(32.0);
-                let beta_slow = keys.float(("beta_slow", ""))?.filter(|b| *b != 0.0).unwrap_or(1.0);
-                let truncate = keys.flag(("truncate", ""))?.unwrap_or(true);
+                let truncate = ("truncate", "");
+                if beside.nested {
+                    // The reference looks for it outside the object, where it never is, and truncates.
+                    keys.only(truncate, true)?;
+                }
+                let truncate = keys.flag(truncate)?.unwrap_or(true);
+                let (beta_fast, beta_slow) = read_betas(&keys, ["beta_fast", "beta_slow"])?;
                 (Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, magnitude }, None)
             }
             "longrope" => {
                 let list = |name| {
                     let value = keys.value((name, "")).ok_or_else(|| missing(name))?;
                     let list = value.as_array().and_then(|v| v.iter().map(|x| x.as_f64()).collect());
-                    list.filter(|v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| *x > 0.0)).ok_or_else(
-                        || keys.bad((name, ""), &value, &format!("{} positive numbers", dims / 2)),
-                    )
+                    let fits = |v: &Vec<f64>| v.len() == dims / 2 && v.iter().all(|x| MAGNITUDE.holds(*x));
+                    let expected = || format!("{} numbers, each from 0.001 to 1000", dims / 2);
+                    list.filter(fits).ok_or_else(|| keys.bad((name, ""), &value, &expected()))
                 };
                 let (factors, _) = (list("short_factor")?, list("long_factor")?);
-                let factor = keys.positive(FACTOR)?.unwrap_or(ratio);
+                let factor = ratio_or(factor()?)?;
                 let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
-                let magnitude = keys.float(("attention_factor", ""))?.unwrap_or(default);
+                let magnitude = magnitude()?.unwrap_or(default);
                 (Scaling::Each { factors, magnitude }, Some(original as usize))
             }
             _ => return Err(keys.unsupported(TYPE, kind, IMPLEMENTED)),
@@ -131,7 +188,10 @@ impl Rope {
         context: usize,
     ) -> Result<Rope, ModelError> {
         let kind = keys.text(TYPE)?;
-        let factor = keys.float(FACTOR)?.filter(|f| *f != 0.0);
+        let scales = kind.as_deref().is_some_and(|kind| kind != "none");
+        // llama.cpp takes a 0 for no factor; beside a scaling that is a contradiction.
+        let unset = !scales && keys.value(FACTOR).is_some_and(|v| v.as_f64() == Some(0.0));
+        let factor = if unset { None } else { keys.within_range(FACTOR, &STRETCH)? };
         let original = keys.count(ORIGINAL)?.unwrap_or(context) as f64;
         keys.flag(("", "rope.scaling.finetuned"))?;
         for name in
@@ -139,8 +199,8 @@ impl Rope {
         {
             keys.only(("", name), 1.0)?;
         }
-        let beta_fast = keys.positive(("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0);
-        let beta_slow = keys.positive(("", "rope.scaling.yarn_beta_slow"))?.unwrap_or(1.0);
+        let (beta_fast, beta_slow) =
+            read_betas(keys, ["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"])?;
         let scaling = match (kind.as_deref(), factor) {
             // A factor without a type is linear, as llama.cpp reads it.
             (Some("linear") | None, Some(factor)) => Scaling::Linear { factor },
@@ -176,11 +236,13 @@ impl Rope {
             });
         }
         let (inv_freq, magnitude) = inverse_frequencies(dims, theta, scaling);
-        if inv_freq.iter().any(|f| !f.is_finite()) {
+        // One whose factors are each possible can still be none together.
+        let possible = |x: &f32| x.is_normal() && *x > 0.0;
+        if !inv_freq.iter().chain([&magnitude]).all(possible) {
             return Err(ModelError::BadValue {
                 key: "rope scaling".to_owned(),
                 found: format!("{scaling:?} with base {theta}"),
-                expected: "numbers that give finite frequencies".to_owned(),
+                expected: "numbers that give frequencies above 0".to_owned(),
             });
         }
         Ok(Rope { port, inv_freq, magnitude, limit })
@@ -192,6 +254,45 @@ impl Rope {
             *f /= by;
         }
     }
+}
+
+/// The kind of scaling, which old files call `type`.
+fn read_kind(keys: &Keys) -> Result<String, ModelError> {
+    let (old, new) = (keys.text(("type", ""))?, keys.text(TYPE)?);
+    match (&old, &new) {
+        (Some(old), Some(new)) if old != new => {
+            let expected = format!("{old:?}, as `type` says, or one of the two absent");
+            Err(keys.bad(TYPE, format!("{new:?}"), &expected))
+        }
+        _ => Ok(new.or(old).unwrap_or_else(|| "default".to_owned())),
+    }
+}
+
+/// What is said twice must be the same.
+fn agree<T: PartialEq + std::fmt::Display>(
+    keys: &Keys,
+    key: Key,
+    own: Option<T>,
+    beside: Option<T>,
+) -> Result<(), ModelError> {
+    match (own, beside) {
+        (Some(own), Some(beside)) if own != beside => {
+            Err(keys.bad(key, own, &format!("{beside}, as the key outside the object says")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The rotations over the trained context above which a frequency is kept, and below which it is divided.
+fn read_betas(keys: &Keys, [fast, slow]: [&'static str; 2]) -> Result<(f64, f64), ModelError> {
+    let key = |name| if keys.is_gguf() { ("", name) } else { (name, "") };
+    let (fast, slow) = (key(fast), key(slow));
+    let beta_fast = keys.within_range(fast, &ROTATIONS)?.unwrap_or(32.0);
+    let beta_slow = keys.within_range(slow, &ROTATIONS)?.unwrap_or(1.0);
+    if beta_fast < beta_slow {
+        return Err(keys.bad(fast, beta_fast, &format!("at least the slow one's {beta_slow}")));
+    }
+    Ok((beta_fast, beta_slow))
 }
 
 fn missing(name: &str) -> ModelError {
@@ -261,7 +362,6 @@ mod tests {
     use super::*;
     use formats::Bytes;
     use formats::safetensors::SafetensorsFile;
-    use serde_json::{Map, Value};
 
     /// Tables by transformers, whose float32 allows a relative error of 1e-6.
     #[test]

@@ -5,7 +5,8 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use common::{CASES, open, tests};
+use checks::goldens::CASES;
+use common::{open, tests};
 use formats::Checkpoint;
 use formats::gguf::{GgmlType, GgufWriter, Value};
 use graph::backend::RowSource;

@@ -6,7 +6,8 @@ mod common;
 use std::collections::HashMap;
 use std::path::Path;
 
-use common::{CASES, open, tests};
+use checks::goldens::CASES;
+use common::{open, tests};
 use conformance::ReferenceBackend;
 use formats::Bytes;
 use formats::safetensors::SafetensorsFile;

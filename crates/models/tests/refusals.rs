@@ -4,7 +4,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{CASES, open, tests};
+use checks::goldens::CASES;
+use common::{open, tests};
 use formats::Checkpoint;
 use gristmill_models::{Model, ModelError};
 use serde_json::{Value, json};
@@ -145,7 +146,8 @@ fn unknown_architectures_list_the_known() {
         &["`model_type` = \"mamba\"", "qwen3_moe"],
     );
     let classes = json!(["LlamaForSequenceClassification"]);
-    assert_names(&with_key("llama", "architectures", classes), &["LlamaForSequenceClassification"]);
+    let parts = ["`architectures`", "LlamaForSequenceClassification", "LlamaForCausalLM or absent"];
+    assert_names(&with_key("llama", "architectures", classes), &parts);
     assert_names(
         &patched("qwen2", b"\x05\0\0\0\0\0\0\0qwen2", b"\x05\0\0\0\0\0\0\0qwen9"),
         &["qwen9", "gemma3"],
@@ -178,8 +180,90 @@ fn tensors_that_do_not_fit_are_named() {
     assert_names(&with_key("llama", "vocab_size", json!(319)), &["model.embed_tokens.weight", "[320, 64]"]);
     let tensor = patched("llama", b"blk.1.ffn_up.weight", b"blk.1.ffn_uq.weight");
     assert_names(&tensor, &["blk.1.ffn_up.weight is missing", "blk.1.ffn_uq.weight (shape [128, 64])"]);
-    let experts = with_key("qwen3_moe", "num_experts", json!(2_000_000_000));
+    let experts = with_key("qwen3_moe", "num_experts", json!(9));
     assert_names(&experts, &["model.layers.0.mlp.experts.8.gate_proj.weight is missing"]);
+}
+
+/// Tokens that the vocabulary of 320 does not have, alone or in a list.
+#[test]
+fn tokens_beyond_the_vocabulary_are_named() {
+    for (key, value) in [
+        ("bos_token_id", json!(320)),
+        ("eos_token_id", json!(320)),
+        ("eos_token_id", json!([2, 319, 320])),
+        ("eos_token_id", json!([2, [3]])),
+        ("pad_token_id", json!(4_294_967_295_u32)),
+        ("bos_token_id", json!([1, 2])),
+    ] {
+        assert_names(&with_key("llama", key, value.clone()), &[key, &value.to_string(), "vocabulary, 320"]);
+    }
+    let several = edited("llama", |c| c["eos_token_id"] = json!([2, 319, 5]), |_, _| {}).unwrap();
+    assert_eq!(several.info().eos, [2, 319, 5]);
+    // Old files have -1 for no padding.
+    edited("llama", |c| c["pad_token_id"] = json!(-1), |_, _| {}).unwrap();
+    let key = b"tokenizer.ggml.eos_token_id\x04\0\0\0";
+    let (from, to) = ([key, &b"\x02\0\0\0"[..]].concat(), [key, &b"\x40\x01\0\0"[..]].concat());
+    assert_names(&patched("llama", &from, &to), &["tokenizer.ggml.eos_token_id", "320", "vocabulary, 320"]);
+}
+
+/// Keys that are each possible and cannot both be meant.
+#[test]
+fn contradictions_are_named() {
+    let llama3 = |low: f64, high: f64| json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": low, "high_freq_factor": high});
+    let yarn = |fast: f64, slow: f64| json!({"rope_type": "yarn", "factor": 2, "beta_fast": fast, "beta_slow": slow});
+    let yarn_of = |factor: Value| json!({"rope_type": "yarn", "factor": factor});
+    let types = |old: &str, new: &str| json!({"type": old, "rope_type": new, "factor": 2});
+    let slides = json!(["sliding_attention", "full_attention"]);
+    for (case, key, value, parts) in [
+        ("llama", "rope_scaling", llama3(4.0, 4.0), &["low_freq_factor", "4", "below high_freq_factor"][..]),
+        ("llama", "rope_scaling", llama3(5.0, 1.0), &["low_freq_factor", "5", "below high_freq_factor, 1"]),
+        ("llama", "rope_scaling", yarn(1.0, 2.0), &["beta_fast", "1", "at least", "2"]),
+        ("llama", "rope_scaling", yarn(0.5, 0.75), &["beta_fast", "0.5", "0.75"]),
+        ("llama", "rope_scaling", yarn_of(json!(0)), &["rope_scaling.factor", "from 1 to 65536"]),
+        ("llama", "rope_scaling", yarn_of(json!(-4.0)), &["rope_scaling.factor", "-4", "from 1 to 65536"]),
+        ("llama", "rope_scaling", yarn_of(json!(1e9)), &["rope_scaling.factor", "from 1 to 65536"]),
+        ("llama", "rope_scaling", yarn_of(Value::Null), &["factor", "missing"]),
+        ("llama", "rope_scaling", types("linear", "yarn"), &["rope_scaling.rope_type", "yarn", "linear"]),
+        ("llama", "rope_parameters", json!({"rope_theta": 500.0}), &["rope_theta", "500", "10000"]),
+        ("llama_yarn", "rope_parameters", yarn_of(json!(8)), &["rope_parameters", "rope_scaling"]),
+        ("llama", "architectures", json!(["Qwen2ForCausalLM"]), &["architectures", "LlamaForCausalLM"]),
+        ("qwen3", "architectures", json!(["Qwen3MoeForCausalLM"]), &["architectures", "Qwen3ForCausalLM"]),
+        ("llama", "num_attention_heads", json!(6), &["num_attention_heads", "6", "divisor", "64"]),
+        ("qwen3_moe", "num_key_value_heads", json!(3), &["num_key_value_heads", "3", "divisor", "4"]),
+        ("qwen3_moe", "num_local_experts", json!(4), &["num_local_experts", "4", "num_experts"]),
+        ("qwen2", "layer_types", slides.clone(), &["layer_types", "sliding_attention", "use_sliding_window"]),
+        ("qwen3", "layer_types", slides, &["layer_types", "sliding_attention", "use_sliding_window"]),
+        ("gemma3_text", "sliding_window", Value::Null, &["sliding_window", "null", "slide"]),
+        ("lfm2", "full_attn_idxs", json!([1]), &["full_attn_idxs", "[1]", "{2}", "layer_types"]),
+        ("lfm2", "full_attn_idxs", json!([4]), &["full_attn_idxs", "4"]),
+        ("lfm2", "block_ff_dim", json!(1), &["block_ff_dim"]),
+    ] {
+        assert_names(&with_key(case, key, value), parts);
+    }
+    for case in CASES.iter().filter(|case| **case != "lfm2") {
+        if !case.contains("llama") {
+            assert_names(&with_key(case, "sliding_window", json!(0)), &["sliding_window", "is 0"]);
+        }
+        assert_names(&with_key(case, "rms_norm_eps", json!(0)), &["rms_norm_eps", "above 0"]);
+        assert_names(&with_key(case, "rope_theta", json!(-1e4)), &["rope_theta", "above 1"]);
+    }
+}
+
+/// What looks like a contradiction and has one meaning.
+#[test]
+fn odd_spellings_are_read() {
+    // The first files of the family spelt their class so.
+    edited("llama", |c| c["architectures"] = json!(["LLaMAForCausalLM"]), |_, _| {}).unwrap();
+    edited("llama", |c| c["architectures"] = json!([]), |_, _| {}).unwrap();
+    let both = json!({"type": "linear", "rope_type": "linear", "factor": 4.0});
+    edited("llama_linear_rope", |c| c["rope_scaling"] = both, |_, _| {}).unwrap();
+    // Null means as many KV heads as query heads, also where the default is 8 or 32.
+    for case in ["mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "lfm2"] {
+        let problems = with_key(case, "num_key_value_heads", Value::Null);
+        assert_names(&problems, &["self_attn.k_proj.weight has shape"]);
+        let heads = if matches!(case, "qwen2" | "mistral" | "lfm2") { 4 * 16 } else { 4 * 32 };
+        assert_names(&problems, &[&format!("expected [{heads}, 64]")]);
+    }
 }
 
 /// A stored head equal to the embedding table is the tied model; another one is used.

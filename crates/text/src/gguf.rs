@@ -69,7 +69,9 @@ impl Tokenizer {
         ];
         for (name, id) in ids {
             if let Some(id) = id.filter(|&id| id as usize >= count) {
-                return Err(TokenizerError::BadVocab(format!("{name} token {id} of {count} tokens")));
+                let key = format!("tokenizer.ggml.{name}_token_id");
+                let expected = format!("token ids lie below the size of the vocabulary, {count}");
+                return Err(TokenizerError::BadVocab(format!("`{key}` is {id}; {expected}")));
             }
         }
         let kind = |id: usize| {
@@ -93,7 +95,8 @@ impl Tokenizer {
                 let model = if file.model == "llama" {
                     Spm::by_score(&vocab, &file.tokens, &file.scores, unknown, prefix)?
                 } else {
-                    Spm::by_merges(&vocab, &file.tokens, &file.merges, unknown, prefix)?
+                    let merges = split_merges(&file.merges)?;
+                    Spm::by_merges(&vocab, &file.tokens, merges.into_iter(), unknown, prefix)?
                 };
                 let add_bos = file.add_bos.unwrap_or(file.bos.is_some());
                 finish(file, vocab, Model::Spm(Box::new(model)), add_bos, prefix)

@@ -3,6 +3,7 @@
 use crate::TokenizerError;
 use crate::byte_level;
 use crate::json_bpe;
+use crate::json_spm;
 use crate::spm;
 use crate::tokenizer::{Around, EncodeOptions, Model, Parts, SpecialTokens, Tokenizer};
 use crate::vocab::{Kind, Token, Vocab};
@@ -62,8 +63,12 @@ impl Tokenizer {
         let source = parse("tokenizer.json", files.tokenizer)?;
         let scheme = Scheme::of(&source["decoder"]);
         let (vocab, raw) = read_vocab(&source, scheme)?;
-        let (model, mut around, post_processor) = match json_bpe::read(&source, &vocab, &raw) {
-            Some((bpe, around)) => (Model::Bpe(Box::new(bpe)), around, false),
+        let bpe =
+            || json_bpe::read(&source, &vocab, &raw).map(|(m, around)| (Model::Bpe(Box::new(m)), around));
+        let spm =
+            || json_spm::read(&source, &vocab, &raw).map(|(m, around)| (Model::Spm(Box::new(m)), around));
+        let (model, mut around, post_processor) = match bpe().or_else(spm) {
+            Some((model, around)) => (model, around, false),
             None => {
                 let model = JsonModel::new(files.tokenizer, &source, scheme)?;
                 let post_processor = model.post_processor;
@@ -255,10 +260,37 @@ fn token_name(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
-/// The ids under `key`: one number or a list of them.
-fn token_ids(value: &Value) -> Vec<u32> {
-    let list = value.as_array().map_or_else(|| vec![value], |list| list.iter().collect());
-    list.into_iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+/// A configuration, its file's name and how many tokens the model has: some more than the tokenizer gives names to.
+struct Ids<'v> {
+    file: &'static str,
+    value: &'v Value,
+    count: u64,
+}
+
+impl Ids<'_> {
+    /// The ids of a role, such as `eos`: one number or a list of them.
+    fn of(&self, role: &str) -> Result<Vec<u32>, TokenizerError> {
+        let key = format!("{role}_token_id");
+        let value = &self.value[&key];
+        let list = match value {
+            // Files from before null was written for none have -1.
+            Value::Null => return Ok(Vec::new()),
+            value if role == "pad" && value.as_i64() == Some(-1) => return Ok(Vec::new()),
+            Value::Array(list) => list.as_slice(),
+            value => std::slice::from_ref(value),
+        };
+        let id = |id: &Value| {
+            let id = id.as_u64().filter(|&id| id < self.count).and_then(|id| u32::try_from(id).ok());
+            id.ok_or_else(|| TokenizerError::BadJson {
+                file: self.file,
+                message: format!(
+                    "`{key}` is {value}; token ids lie below the size of the vocabulary, {}",
+                    self.count
+                ),
+            })
+        };
+        list.iter().map(id).collect()
+    }
 }
 
 fn read_special(
@@ -268,11 +300,14 @@ fn read_special(
 ) -> Result<SpecialTokens, TokenizerError> {
     let token = |name: &str| raw.iter().position(|text| text == name.as_bytes()).map(|id| id as u32);
     let text_config = &config["text_config"];
+    let sizes = [config, text_config].into_iter().filter_map(|source| source["vocab_size"].as_u64());
+    let count = sizes.chain([vocab.len() as u64]).max().unwrap_or_default();
+    let ids = |file, value| Ids { file, value, count };
+    // What the tokenizer has no name for cannot be met in its texts.
+    let known = |id: &u32| vocab.get(*id).is_some();
     let id = |role: &str| -> Result<Option<u32>, TokenizerError> {
-        let key = format!("{role}_token_id");
         for source in [config, text_config] {
-            // Ids past the vocabulary occur where a configuration was left at another model's defaults.
-            if let Some(&id) = token_ids(&source[&key]).iter().find(|&&id| vocab.get(id).is_some()) {
+            if let Some(&id) = ids("config.json", source).of(role)?.iter().find(|id| known(id)) {
                 return Ok(Some(id));
             }
         }
@@ -297,10 +332,10 @@ fn read_special(
     special.ends.extend(special.eos);
     let named = token_name(&tokenizer_config["eos_token"]).and_then(token);
     special.ends.extend(named);
-    for source in [config, text_config, generation] {
-        special
-            .ends
-            .extend(token_ids(&source["eos_token_id"]).into_iter().filter(|&id| vocab.get(id).is_some()));
+    let files =
+        [("config.json", config), ("config.json", text_config), ("generation_config.json", generation)];
+    for (file, source) in files {
+        special.ends.extend(ids(file, source).of("eos")?.into_iter().filter(known));
     }
     special.add_named_ends(vocab);
     Ok(special)

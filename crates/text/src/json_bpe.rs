@@ -22,27 +22,39 @@ pub(crate) fn read(source: &Value, vocab: &Vocab, raw: &[Vec<u8>]) -> Option<(Bp
         return None;
     }
     let nfc = normalizer(&source["normalizer"])?;
-    for token in source["added_tokens"].as_array()? {
-        let rules = ["single_word", "lstrip", "rstrip"].iter().any(|rule| token[rule] == true);
-        if rules || (nfc && token["normalized"] == true) {
-            return None;
-        }
+    if !added_tokens_are_plain(source, nfc)? {
+        return None;
     }
     let around = around(&source["post_processor"])?;
     let patterns = patterns(&source["pre_tokenizer"])?;
     let pre = PreTokenizer::from_patterns(patterns, model["ignore_merges"] == true, nfc)?;
-    let pairs = model["merges"].as_array()?.iter().map(|merge| match merge {
-        Value::String(line) => line.split_once(' '),
-        pair => Some((pair[0].as_str()?, pair[1].as_str()?)),
-    });
-    let pairs = pairs.collect::<Option<Vec<_>>>()?;
-    let bpe = Bpe::new(vocab, raw, pairs.into_iter(), pre).ok()?;
+    let bpe = Bpe::new(vocab, raw, merges(model)?.into_iter(), pre).ok()?;
     // With every byte there, the unknown token is never used.
     (model["unk_token"].is_null() || bpe.has_all_bytes()).then_some((bpe, around))
 }
 
+/// Whether the added tokens are matched as they stand, without rules about what is around them. Where text is `changed` by
+/// a normalizer, those that are looked for after the change are not.
+pub(crate) fn added_tokens_are_plain(source: &Value, changed: bool) -> Option<bool> {
+    let plain = |token: &Value| {
+        let rules = ["single_word", "lstrip", "rstrip"].iter().any(|rule| token[rule] == true);
+        let later = changed && token["normalized"] == true;
+        !(rules || later)
+    };
+    Some(source["added_tokens"].as_array()?.iter().all(plain))
+}
+
+/// The pairs of a list of merges, best first; old files write them as lines.
+pub(crate) fn merges(model: &Value) -> Option<Vec<(&str, &str)>> {
+    let pairs = model["merges"].as_array()?.iter().map(|merge| match merge {
+        Value::String(line) => line.split_once(' '),
+        pair => Some((pair[0].as_str()?, pair[1].as_str()?)),
+    });
+    pairs.collect()
+}
+
 /// The parts of a `Sequence` under `key`, or the one part there is.
-fn steps<'v>(value: &'v Value, key: &str) -> Option<Vec<&'v Value>> {
+pub(crate) fn steps<'v>(value: &'v Value, key: &str) -> Option<Vec<&'v Value>> {
     match value {
         Value::Null => Some(Vec::new()),
         value if value["type"] == "Sequence" => Some(value[key].as_array()?.iter().collect()),
@@ -79,7 +91,8 @@ fn patterns(value: &Value) -> Option<Vec<Cow<'_, str>>> {
     bytes.then_some(patterns)
 }
 
-fn around(value: &Value) -> Option<Around> {
+/// What a post-processor puts around a text.
+pub(crate) fn around(value: &Value) -> Option<Around> {
     let mut around = Around::default();
     for step in steps(value, "processors")? {
         match step["type"].as_str()? {

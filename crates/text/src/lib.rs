@@ -15,6 +15,7 @@ mod error;
 mod gguf;
 mod json;
 mod json_bpe;
+mod json_spm;
 mod merge;
 mod pre_tokenize;
 mod python;

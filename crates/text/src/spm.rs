@@ -2,7 +2,7 @@
 //! files that list merges, the pair that is listed first.
 
 use crate::TokenizerError;
-use crate::bpe::{Merges, read_merges, split_merges};
+use crate::bpe::{Merges, read_merges};
 use crate::merge::Merger;
 use crate::vocab::{Kind, Vocab};
 use ahash::AHashMap;
@@ -50,17 +50,22 @@ impl Spm {
     }
 
     /// A tokenizer that merges in the order of a list.
-    pub(crate) fn by_merges(
+    pub(crate) fn by_merges<'m>(
         vocab: &Vocab,
         raw: &[Vec<u8>],
-        merges: &[String],
+        merges: impl ExactSizeIterator<Item = (&'m str, &'m str)>,
         unknown: Option<u32>,
         space_prefix: bool,
     ) -> Result<Self, TokenizerError> {
         let (tokens, bytes) = read_tokens(vocab, raw, |_| 0)?;
         let id = |text: &[u8]| tokens.get(text).map(|&(_, id)| id);
-        let merges = read_merges(split_merges(merges)?.into_iter(), |half| Some(half.as_bytes().into()), id)?;
+        let merges = read_merges(merges, |half| Some(half.as_bytes().into()), id)?;
         Ok(Self { merges: Some(merges), tokens, bytes, unknown, space_prefix })
+    }
+
+    /// Whether every text can be spelled.
+    pub(crate) fn has_all_bytes(&self) -> bool {
+        self.bytes.iter().all(Option::is_some)
     }
 
     /// Appends the tokens of `text`; `first` when it begins the input or follows a special token.

@@ -41,18 +41,106 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
     text
 }
 
-/// A megabyte of one character takes time in proportion. The bound is loose because machines are busy; an algorithm
-/// that is quadratic in the length of a run would need hours.
+/// A byte-level vocabulary with the tokens of runs of 2, 4, .. 256 of a few characters, and of mixed pairs; none of the
+/// goldens' small ones merges long runs.
+fn runs_vocab(model: &str, pre: Option<&str>) -> GgufVocab {
+    let mut vocab =
+        gguf_vocab(&goldens_gguf().join(if model == "gpt2" { "gpt2.gguf" } else { "gemma.gguf" }));
+    (vocab.model, vocab.pre) = (model.to_owned(), pre.map(str::to_owned));
+    (vocab.merges, vocab.scores) = (vec![], vec![-1e6; vocab.tokens.len()]);
+    let mut add = |left: &str, right: &str| {
+        for token in [left.to_owned(), right.to_owned(), format!("{left}{right}")] {
+            if !vocab.tokens.iter().any(|t| t == token.as_bytes()) {
+                vocab.tokens.push(token.into_bytes());
+                vocab.token_types.push(1);
+                vocab.scores.push(-(vocab.scores.len() as f32));
+            }
+        }
+        vocab.merges.push(format!("{left} {right}"));
+    };
+    let mut units: Vec<String> = ["a", "b", "0"].map(str::to_owned).into();
+    if model == "gpt2" {
+        // The alphabet's space, line feed and the four bytes of U+1F642.
+        let emoji = ["ð", "Ł", "Ļ", "Ĥ"];
+        units.extend(["Ġ".to_owned(), "Ċ".to_owned()]);
+        add(emoji[0], emoji[1]);
+        add(&emoji[..2].concat(), emoji[2]);
+        add(&emoji[..3].concat(), emoji[3]);
+        units.push(emoji.concat());
+        add("Ġ", "a");
+    } else {
+        units.push("\u{2581}".to_owned());
+        add("\u{2581}", "a");
+    }
+    add("a", "b");
+    units.push("ab".to_owned());
+    for unit in units {
+        for doublings in 0..8 {
+            let half = unit.repeat(1 << doublings);
+            add(&half, &half);
+        }
+    }
+    vocab
+}
+
+/// Every kind of tokenizer, with the longest text it takes.
+fn every_kind() -> Vec<(String, Tokenizer, usize)> {
+    let pres = [
+        "default",
+        "gpt-2",
+        "mpt",
+        "smollm",
+        "llama-bpe",
+        "qwen2",
+        "qwen35",
+        "falcon",
+        "deepseek-coder",
+        "deepseek-v3",
+        "tekken",
+        "gpt-4o",
+    ];
+    let byte_level = pres.map(|pre| ("gpt2", Some(pre)));
+    let gguf = byte_level.into_iter().chain([("llama", None), ("gemma4", None)]);
+    let mut kinds: Vec<_> = gguf
+        .map(|(model, pre)| {
+            let tokenizer = Tokenizer::from_gguf(runs_vocab(model, pre)).unwrap();
+            (format!("{model} {}", pre.unwrap_or_default()), tokenizer, 1 << 20)
+        })
+        .collect();
+    // Unigram's and T5's pass through regular expressions, for which there is a limit.
+    for (case, limit) in
+        [("lfm2", 1 << 20), ("llama", 1 << 20), ("gemma3_text", 1 << 20), ("xlm_roberta", 500_000)]
+    {
+        let tokenizer = std::fs::read(goldens().join(case).join("tokenizer.json")).unwrap();
+        let files = JsonFiles { tokenizer: &tokenizer, ..JsonFiles::default() };
+        kinds.push((format!("tokenizer.json of {case}"), Tokenizer::from_json(files).unwrap(), limit));
+    }
+    kinds
+}
+
+/// Ten times the text takes about ten times as long, for every kind of tokenizer and every kind of run. The bounds are
+/// loose because machines are busy: what is quadratic takes a hundred times as long, and hours for some of these.
 #[test]
 fn long_runs() {
-    for unit in ["a", " ", "🙂"] {
-        let text = unit.repeat((1 << 20) / unit.len()) + "x";
-        for (index, case) in CASES.iter().enumerate().skip(2) {
-            let start = Instant::now();
-            let ids = GGUF[index].encode(&text, PLAIN).unwrap();
-            let took = start.elapsed();
-            assert!(took < Duration::from_secs(30), "{case}: a megabyte of {unit:?} took {took:?}");
-            assert!(stream(&GGUF[index], &ids, true) == text, "{case}: {unit:?} does not come back");
+    for (kind, tokenizer, limit) in every_kind() {
+        for unit in ["a", "0", " ", "🙂", "a ", " \n"] {
+            let time = |length: usize| {
+                let text = unit.repeat(length / unit.len());
+                let start = Instant::now();
+                let ids = tokenizer.encode(&text, PLAIN).unwrap_or_else(|e| panic!("{kind}: {unit:?}: {e}"));
+                (start.elapsed(), text, ids)
+            };
+            let (short, text, ids) = time(limit / 10);
+            // Byte-level and SentencePiece BPE lose nothing.
+            if !kind.contains("json") {
+                assert!(stream(&tokenizer, &ids, true) == text, "{kind}: {unit:?} does not come back");
+            }
+            let (long, ..) = time(limit);
+            let bound = 30 * short + Duration::from_millis(500);
+            assert!(
+                long < bound,
+                "{kind}: {limit} bytes of {unit:?} took {long:?}, a tenth of them {short:?}"
+            );
         }
     }
 }
@@ -113,7 +201,21 @@ fn bad_vocabularies_are_refused() {
     assert!(error(&|v| v.model = "rwkv".into(), &good).contains("rwkv"));
     assert!(error(&|v| v.pre = Some("odd-one".into()), &good).contains("odd-one"));
     assert!(error(&|v| v.pre = None, &good).contains("tokenizer.ggml.pre"));
-    assert!(error(&|v| v.eos = Some(320), &good).contains("eos token 320"));
+    let ids: [fn(&mut GgufVocab) -> &mut Option<u32>; 6] = [
+        |v| &mut v.bos,
+        |v| &mut v.eos,
+        |v| &mut v.eot,
+        |v| &mut v.eom,
+        |v| &mut v.unknown,
+        |v| &mut v.padding,
+    ];
+    for (id, name) in ids.iter().zip(["bos", "eos", "eot", "eom", "unknown", "padding"]) {
+        for beyond in [320, u32::MAX] {
+            let message = error(&|v| *id(v) = Some(beyond), &good);
+            assert!(message.contains(&format!("`tokenizer.ggml.{name}_token_id` is {beyond}")), "{message}");
+            assert!(message.contains("below the size of the vocabulary, 320"), "{message}");
+        }
+    }
     assert!(error(&|v| v.merges.push("x".into()), &good).contains("merge 59"));
     assert!(error(&|v| v.merges.push("th qq".into()), &good).contains("not in the vocabulary"));
     assert!(error(&|v| v.merges.push("你 好".into()), &good).contains("byte-level"));
@@ -123,6 +225,40 @@ fn bad_vocabularies_are_refused() {
     assert!(error(&|v| v.scores.truncate(3), &spm).contains("3 scores"));
     assert!(error(&|v| v.scores[3] = f32::NAN, &spm).contains("token 3"));
     assert!(error(&|v| v.tokens[10] = b"<0xZZ>".to_vec(), &spm).contains("<0xZZ>"));
+}
+
+/// Ids of a folder's configurations that the model does not have; those that only the tokenizer lacks are left out.
+#[test]
+fn ids_beyond_the_model_are_refused() {
+    let tokenizer = std::fs::read(goldens().join("qwen2/tokenizer.json")).unwrap();
+    let open = |config: &str, generation: &str| {
+        Tokenizer::from_json(JsonFiles {
+            tokenizer: &tokenizer,
+            config: Some(config.as_bytes()),
+            generation_config: Some(generation.as_bytes()),
+            ..JsonFiles::default()
+        })
+    };
+    let refused = [
+        (r#"{"vocab_size": 330, "eos_token_id": 330}"#, "{}", ["config.json", "eos_token_id", "330"]),
+        (
+            r#"{"vocab_size": 330, "eos_token_id": [2, 400]}"#,
+            "{}",
+            ["config.json", "eos_token_id", "[2,400]"],
+        ),
+        (r#"{"bos_token_id": -1}"#, "{}", ["config.json", "bos_token_id", "-1"]),
+        (r#"{"eos_token_id": "NaN"}"#, "{}", ["config.json", "eos_token_id", "NaN"]),
+        (r#"{"pad_token_id": 4294967295}"#, "{}", ["config.json", "pad_token_id", "4294967295"]),
+        ("{}", r#"{"eos_token_id": [2, 9999]}"#, ["generation_config.json", "eos_token_id", "9999"]),
+    ];
+    for (config, generation, parts) in refused {
+        let message = open(config, generation).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+    let config = r#"{"vocab_size": 400, "eos_token_id": [2, 399], "pad_token_id": -1}"#;
+    let tokenizer = open(config, r#"{"eos_token_id": [3]}"#).unwrap();
+    assert_eq!((tokenizer.special().eos, tokenizer.special().padding), (Some(2), None));
+    assert!(tokenizer.is_end(2) && tokenizer.is_end(3) && !tokenizer.is_end(399));
 }
 
 #[test]

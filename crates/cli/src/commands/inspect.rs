@@ -7,17 +7,16 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use gristmill::parts::formats::gguf::{Array, Value as MetaValue};
-use gristmill::{CacheSize, Checkpoint, Container, DeviceOptions, Model, ModelInfo, open_device};
+use gristmill::{ByteSize, CacheSize, Checkpoint, Container, Model, ModelInfo, open_device};
 use serde_json::{Map, Value, json};
 
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs};
-use crate::output::bytes;
-use crate::resolve::precision_name;
+use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs};
+use crate::resolve::{engine_options, precision_name};
 
 /// Arrays of metadata longer than this are shown by type and length: vocabularies fill screens.
 const LONG: usize = 8;
 
-/// Arguments of `inspect`.
+/// Describe a model: hyper-parameters, metadata, tensors, memory
 #[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
     /// Print a JSON object; metadata arrays of more than 8 elements appear as their type and length
@@ -28,7 +27,9 @@ pub(crate) struct InspectArgs {
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
-    engine: EngineArgs,
+    step: StepArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 /// Runs the command.
@@ -56,9 +57,8 @@ struct Memory {
 }
 
 fn memory(args: &InspectArgs, info: &ModelInfo, checkpoint: &Checkpoint) -> Result<Memory> {
-    let options = args.engine.options(1);
-    let device = DeviceOptions { threads: 1, isa: args.device.isa.clone() };
-    let limit = open_device(&args.device.device, &device)?.memory_limit();
+    let options = engine_options(&args.step, &args.cache);
+    let limit = open_device(&args.device.device, &args.device.options(1))?.memory_limit();
     let weights = checkpoint.file_bytes();
     let precision = options.precision_for(info);
     let cache = CacheSize::choose(info, &options, limit, weights).map_err(|e| e.to_string());
@@ -90,24 +90,24 @@ fn print_text(
 ) -> Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     writeln!(out, "file          {}", path.display())?;
-    writeln!(out, "container     {}, {}", container(checkpoint), bytes(checkpoint.file_bytes()))?;
+    writeln!(out, "container     {}, {}", container(checkpoint), ByteSize(checkpoint.file_bytes()))?;
     match model {
         Ok(info) => describe(&mut out, info)?,
         Err(problem) => writeln!(out, "model         cannot be run: {problem}")?,
     }
     if let Some(memory) = memory {
         writeln!(out, "\nmemory ({})", memory.precision)?;
-        writeln!(out, "  weights     {}", bytes(memory.weights))?;
+        writeln!(out, "  weights     {}", ByteSize(memory.weights))?;
         match memory.cache {
             Ok(size) => {
                 writeln!(
                     out,
                     "  cache       {} for a context of {} tokens",
-                    bytes(size.bytes()),
+                    ByteSize(size.bytes()),
                     size.context
                 )?;
-                writeln!(out, "  per token   {}", bytes(size.bytes_per_token))?;
-                writeln!(out, "  state       {}", bytes(size.bytes_per_slot))?;
+                writeln!(out, "  per token   {}", ByteSize(size.bytes_per_token))?;
+                writeln!(out, "  state       {}", ByteSize(size.bytes_per_slot))?;
             }
             Err(problem) => writeln!(out, "  cache       {problem}")?,
         }
@@ -134,7 +134,7 @@ fn print_text(
     }
     writeln!(out, "\ntypes")?;
     for (name, (tensors, size)) in types(checkpoint) {
-        writeln!(out, "  {name:<8} {tensors:>5} tensors  {:>11}", bytes(size))?;
+        writeln!(out, "  {name:<8} {tensors:>5} tensors  {:>11}", ByteSize(size))?;
     }
     writeln!(out, "\ntensors")?;
     for t in checkpoint.tensors() {
@@ -145,7 +145,7 @@ fn print_text(
             t.name,
             t.type_name,
             shape(t.shape),
-            bytes(t.bytes as u64)
+            ByteSize(t.bytes as u64)
         )?;
     }
     out.flush()?;

@@ -1,19 +1,20 @@
 //! `gristmill logits`: what a model predicts at every position of a token sequence.
 
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use gristmill::score;
 
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, ThreadArgs};
-use crate::resolve::{load_ids_only, load_options};
+use crate::args::LoadArgs;
 
-/// Arguments of `logits`.
+/// Print the logits of every position of a token sequence
 #[derive(Args, Debug)]
 pub(crate) struct LogitsArgs {
-    /// Token ids, separated by commas; nothing is added to them
-    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', required = true)]
+    /// Token ids with commas between them, as `tokenize --ids` prints them; nothing is added to them
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', required = true, value_parser = token_id,
+          allow_negative_numbers = true)]
     ids: Vec<u32>,
     /// Output format: `json` is {"vocab": V, "logits": [[...], ...]}, a row per position
     #[arg(long, default_value = "json")]
@@ -22,13 +23,7 @@ pub(crate) struct LogitsArgs {
     #[arg(long, default_value = "all")]
     rows: Rows,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
+    load: LoadArgs,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -45,10 +40,20 @@ enum Rows {
     Last,
 }
 
+/// One of the ids.
+fn token_id(text: &str) -> Result<u32, String> {
+    match text.trim() {
+        "" => {
+            Err("an id is missing: ids have one comma between them and none at the end, as in `5,17,9`"
+                .into())
+        }
+        id => id.parse().map_err(|_| format!("`{id}` is no token id: ids are whole numbers, as in `5,17,9`")),
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
-    let options = load_options(&args.device, &args.threads, args.engine.options(1));
-    let mut engine = load_ids_only(&args.model, &options)?;
+    let mut engine = args.load.engine()?;
     let vocab = engine.info().vocab;
     let from = match args.rows {
         Rows::All => 0,
@@ -59,10 +64,10 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
     match args.format {
         Format::Json => {
             // Rows are written as they come: a long prompt of a large vocabulary has gigabytes of logits.
+            // When they can no longer be written, as when the reader has gone, the rest is not computed.
             score(&mut engine, args.ids.clone(), from, |first, logits| {
-                if written.is_ok() {
-                    written = rows(&mut out, vocab, first, first == from, logits);
-                }
+                written = rows(&mut out, vocab, first, first == from, logits);
+                if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             written?;
             writeln!(out, "]}}")?;
@@ -91,7 +96,18 @@ fn rows(out: &mut impl Write, vocab: usize, first: usize, begin: bool, logits: &
 
 #[cfg(test)]
 mod tests {
-    use super::rows;
+    use super::{rows, token_id};
+
+    #[test]
+    fn ids_may_have_spaces_around_them() {
+        assert_eq!((token_id("5"), token_id(" 17 "), token_id("0")), (Ok(5), Ok(17), Ok(0)));
+        assert!(
+            token_id("").unwrap_err().contains("missing") && token_id(" ").unwrap_err().contains("missing")
+        );
+        for bad in ["-1", "two", "1 2", "4294967296", "1.0"] {
+            assert!(token_id(bad).unwrap_err().contains(&format!("`{bad}` is no token id")), "{bad}");
+        }
+    }
 
     #[test]
     fn pieces_make_one_array_and_every_digit_counts() {

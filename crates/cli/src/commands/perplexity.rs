@@ -1,62 +1,82 @@
 //! `gristmill perplexity`: how well a model predicts a text.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use gristmill::EncodeOptions;
+use gristmill::sampling::negative_log_likelihood;
+use gristmill::{ByteSize, EncodeOptions, score, tokenizer_of};
 use serde_json::json;
 
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, ThreadArgs, positive};
-use crate::resolve::{describe, load, load_options};
+use crate::args::{LoadArgs, within};
+use crate::resolve::{describe, load};
 
-/// Arguments of `perplexity`.
+/// The most text that is read, in bytes. All of it becomes tokens, although only the first are scored: no tokenizer
+/// promises that the beginning of a text has the first tokens of the whole, and some take up to 140 times the size of the
+/// text in memory.
+const MOST_TEXT: u64 = 4 << 20;
+
+/// Measure how well a model predicts a text
 ///
-/// The first ids of the text, BOS included where the model's file asks for it, are scored in one window: the perplexity
-/// is exp of the mean negative log-likelihood of all of them but the first.
+/// The whole text becomes tokens, BOS included where the model's file asks for it; special tokens written in it are plain
+/// text. The first of them are scored in one window: the perplexity is exp of the mean negative log-likelihood of all of
+/// them but the first.
 #[derive(Args, Debug)]
 pub(crate) struct PerplexityArgs {
-    /// Text file; special tokens written in it are plain text
+    /// Text file in UTF-8, of at most 4 MiB
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// How many ids of the text to score
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    /// How many ids of the text to score, at least 2; a shorter text is scored whole
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = limit)]
     ids_limit: usize,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
+    load: LoadArgs,
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    within(text, 2, gristmill::MAX_CONTEXT)
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
-    let text = std::fs::read_to_string(&args.file);
-    let text = text.with_context(|| format!("{} cannot be read as text", args.file.display()))?;
-    let options = load_options(&args.device, &args.threads, args.engine.options(1));
-    let mut llm = load(&args.model, &options)?;
-    describe(llm.engine());
-    let mut ids = llm.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
+    let text = read_text(&args.file)?;
+    let (path, checkpoint) = args.load.model.open()?;
+    let tokenizer = tokenizer_of(&checkpoint)?;
+    let mut ids = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
     ids.truncate(args.ids_limit);
     if ids.len() < 2 {
-        bail!("{} gives {} token: at least 2 are needed", args.file.display(), ids.len());
+        bail!(
+            "the text in {} is {} for this model, and at least 2 tokens are needed: the first one is not scored",
+            args.file.display(),
+            if ids.is_empty() { "no token" } else { "1 token" }
+        );
     }
-    let vocab = llm.info().vocab;
-    let mut total = 0.0;
-    let targets = ids[1..].to_vec();
+
+    let mut engine = load(&path, checkpoint, &args.load.options())?;
+    describe(&engine);
+    let context = engine.cache_size().context;
+    if ids.len() > context {
+        bail!(
+            "{} ids are to be scored and the context holds {context}: score fewer with --ids-limit, or ask for a larger \
+             context with -c/--context",
+            ids.len()
+        );
+    }
+    let (vocab, targets) = (engine.info().vocab, ids[1..].to_vec());
     // The last id predicts nothing that is known.
     ids.pop();
-    llm.score(ids, 0, |first, logits| {
+    let mut total = 0.0;
+    score(&mut engine, ids, 0, |first, logits| {
         for (row, target) in logits.chunks_exact(vocab).zip(&targets[first..]) {
-            total += negative_log_likelihood(row, *target as usize);
+            total += negative_log_likelihood(row, *target);
         }
+        ControlFlow::Continue(())
     })?;
     let mean = total / targets.len() as f64;
     let (ppl, tokens) = (mean.exp(), targets.len() + 1);
@@ -69,22 +89,24 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     Ok(())
 }
 
-/// `-ln softmax(logits)[target]` in f64.
-fn negative_log_likelihood(logits: &[f32], target: usize) -> f64 {
-    let max = logits.iter().fold(f64::NEG_INFINITY, |m, &x| m.max(f64::from(x)));
-    let sum: f64 = logits.iter().map(|&x| (f64::from(x) - max).exp()).sum();
-    sum.ln() + max - f64::from(logits[target])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::negative_log_likelihood;
-
-    #[test]
-    fn likelihoods_are_those_of_softmax() {
-        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} and {b}");
-        near(negative_log_likelihood(&[0.0, 0.0, 0.0, 0.0], 2), 4f64.ln());
-        near(negative_log_likelihood(&[1000.0, 1001.0], 0), (1.0 + 1f64.exp()).ln());
-        near(negative_log_likelihood(&[1000.0, 1001.0], 1), (1.0 + 1f64.exp()).ln() - 1.0);
+/// The text of a file.
+fn read_text(path: &Path) -> Result<String> {
+    let cannot = || format!("the text {} cannot be read", path.display());
+    let mut bytes = vec![];
+    let file = File::open(path).with_context(cannot)?;
+    file.take(MOST_TEXT + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    if bytes.len() as u64 > MOST_TEXT {
+        bail!(
+            "{} has more than the {} of text that are read: score a file with the beginning of it",
+            path.display(),
+            ByteSize(MOST_TEXT)
+        );
     }
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        anyhow!(
+            "{} is no text in UTF-8: its byte {at} begins no character; convert it to UTF-8 first",
+            path.display()
+        )
+    })
 }

@@ -4,36 +4,29 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
+use gristmill::ByteSize;
 
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, ThreadArgs};
-use crate::output::bytes;
-use crate::resolve::{load_ids_only, load_options, precision_name};
+use crate::args::LoadArgs;
+use crate::resolve::precision_name;
 
-/// Arguments of `plan`.
+/// Show what was compiled for a model: kernels with reasons, memory
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
+    load: LoadArgs,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
-    let options = load_options(&args.device, &args.threads, args.engine.options(1));
-    let engine = load_ids_only(&args.model, &options)?;
+    let engine = args.load.engine()?;
     let size = engine.cache_size();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     writeln!(out, "device       {}", engine.backend().description())?;
     writeln!(out, "precision    {}", precision_name(engine.precision()))?;
     writeln!(out, "context      {} tokens", size.context)?;
-    writeln!(out, "KV pool      {} blocks, {} per token", size.blocks, bytes(size.bytes_per_token))?;
-    writeln!(out, "states       {} slots, {} each", size.slots, bytes(size.bytes_per_slot))?;
-    writeln!(out, "cache        {}", bytes(size.bytes()))?;
+    writeln!(out, "KV pool      {} blocks, {} per token", size.blocks, ByteSize(size.bytes_per_token))?;
+    writeln!(out, "states       {} slots, {} each", size.slots, ByteSize(size.bytes_per_slot))?;
+    writeln!(out, "cache        {}", ByteSize(size.bytes()))?;
     writeln!(out, "fingerprint  {}", engine.fingerprint())?;
     for report in engine.reports() {
         writeln!(out, "\n{report}")?;

@@ -7,12 +7,12 @@ use anyhow::{Result, bail};
 use clap::Args;
 use gristmill::{Generate, Llm, Message, SamplingOptions, StopReason};
 
-use crate::args::{DeviceArgs, EngineArgs, ModelArgs, ThreadArgs, positive};
+use crate::args::{LoadArgs, positive};
 use crate::error::Usage;
 use crate::output::note;
-use crate::resolve::{describe, load, load_options};
+use crate::resolve::describe;
 
-/// Arguments of `run`.
+/// Answer a prompt, streamed
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// The prompt; `-` reads standard input
@@ -23,7 +23,7 @@ pub(crate) struct RunArgs {
     /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Most tokens to generate [default: up to the model's end of text or the end of the context]
+    /// Most tokens to generate; output also ends with the model's end of text, and when prompt and output fill the context
     #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
     max_tokens: Option<usize>,
     /// End the output before this text; may be repeated
@@ -33,13 +33,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     ignore_eos: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
+    load: LoadArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -109,8 +103,7 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
         return Err(Usage::error("--stop needs text: an empty stop string would end every output"));
     }
     let prompt = super::text_argument(args.prompt, "the prompt")?;
-    let options = load_options(&args.device, &args.threads, args.engine.options(1));
-    let mut llm = load(&args.model, &options)?;
+    let mut llm = args.load.llm()?;
     describe(llm.engine());
 
     let ids = if args.raw {
@@ -148,7 +141,7 @@ fn stream(llm: &mut Llm, ids: Vec<u32>, options: &Generate) -> Result<()> {
             StopReason::EndOfText => "the model ended its text",
             StopReason::StopString(_) => "stop string",
             StopReason::MaxTokens => "token limit reached",
-            StopReason::ContextFull => "context full",
+            StopReason::ContextFull => "prompt and output fill the context",
         };
         note(format_args!(
             "{} prompt tokens, {} generated in {:.2} s (first after {:.2} s); {reason}",

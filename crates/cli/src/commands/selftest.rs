@@ -9,11 +9,11 @@ use checks::determinism::{self, Options};
 use checks::{CheckError, goldens, open_model};
 use clap::Args;
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{DeviceOptions, Precision, open_device};
+use gristmill::{Precision, open_device};
 
 use crate::args::{DeviceArgs, ThreadArgs};
 
-/// Arguments of `selftest`.
+/// Check that a device computes what it should
 ///
 /// Conformance runs every op with every type in many shapes and compares with the references. Given a folder, goldens are
 /// whole models with independently computed answers, and determinism asks each of them the same in many circumstances
@@ -46,17 +46,15 @@ enum Verdict {
 
 /// Runs the command: every suite, even after one has failed.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
-    let options = DeviceOptions { threads: args.threads.threads.unwrap_or(0), isa: args.device.isa.clone() };
-    let backend = open_device(&args.device.device, &options)?;
+    let open = |threads| open_device(&args.device.device, &args.device.options(threads));
+    let backend = open(args.threads.threads.unwrap_or(0))?;
     let mut out = std::io::stdout().lock();
     let mut verdicts = vec![("conformance", conformance(&mut out, &*backend, &args.filter)?)];
     if let Some(dir) = &args.goldens {
         let folders = golden_folders(dir, &args.filter)?;
         let gguf = args.goldens_gguf.as_deref();
         verdicts.push(("goldens", try_goldens(&mut out, &backend, &folders, gguf)?));
-        let threads =
-            |threads| open_device(&args.device.device, &DeviceOptions { threads, ..options.clone() });
-        verdicts.push(("determinism", try_determinism(&mut out, &threads, &folders)?));
+        verdicts.push(("determinism", try_determinism(&mut out, &open, &folders)?));
     }
     if verdicts.iter().all(|(_, v)| *v == Verdict::Empty) {
         bail!("nothing has `{}` in its name: nothing was run", args.filter);
@@ -75,7 +73,10 @@ fn conformance(out: &mut impl Write, backend: &dyn Backend, filter: &str) -> Res
     if report.rows.is_empty() {
         return Ok(Verdict::Empty);
     }
-    writeln!(out, "conformance\n{report}")?;
+    writeln!(
+        out,
+        "conformance: cases passed of all, and the largest error as a share of its bound\n{report}"
+    )?;
     // An op that the device refuses by name is listed, not wrong.
     Ok(if report.failures.is_empty() { Verdict::Passed } else { Verdict::Failed })
 }
@@ -100,7 +101,7 @@ fn try_goldens(
     folders: &[PathBuf],
     gguf: Option<&Path>,
 ) -> Result<Verdict> {
-    writeln!(out, "goldens")?;
+    writeln!(out, "goldens: the largest error as a share of its bound")?;
     let mut tally = Tally::default();
     for folder in folders {
         let file = gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file());
@@ -123,14 +124,15 @@ fn try_determinism(
     let devices = [1, 2, 3].map(open);
     let devices = devices.into_iter().collect::<Result<Vec<_>, _>>()?;
     let make = |threads: usize| devices[threads.clamp(1, devices.len()) - 1].clone();
-    writeln!(out, "determinism")?;
+    writeln!(out, "determinism: rows of logits compared bit by bit")?;
     let mut tally = Tally::default();
     for folder in folders {
         let result = open_model(folder)
             .and_then(|model| determinism::run(&make, &model, &Options::new(Precision::Exact)))
             .map(|report| (report.passed(), report.to_string()));
         let words = tally.enter(result);
-        writeln!(out, "  {:<28} {}", name(folder), words.trim_end())?;
+        // Its properties are indented below it.
+        writeln!(out, "  {:<28} {}", name(folder), words.trim_end().replace('\n', "\n  "))?;
     }
     tally.verdict(out)
 }

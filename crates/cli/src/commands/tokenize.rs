@@ -8,7 +8,7 @@ use gristmill::{EncodeOptions, tokenizer_of};
 
 use crate::args::ModelArgs;
 
-/// Arguments of `tokenize`.
+/// Turn text into tokens
 #[derive(Args, Debug)]
 pub(crate) struct TokenizeArgs {
     /// The text; `-` reads standard input

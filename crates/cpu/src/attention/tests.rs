@@ -27,11 +27,25 @@ struct Shape {
     kind: KvType,
     heads: usize,
     kv_heads: usize,
+    /// Elements of a query or key.
     dim: usize,
+    /// Elements of a value, where these are not as many.
+    v_dim: Option<usize>,
     window: Option<u32>,
     softcap: Option<f32>,
     /// Rows see the whole sequence, not only what came before.
     both_ways: bool,
+}
+
+impl Shape {
+    fn v_dim(&self) -> usize {
+        self.v_dim.unwrap_or(self.dim)
+    }
+
+    /// Elements of an output row.
+    fn width(&self) -> usize {
+        self.heads * self.v_dim()
+    }
 }
 
 const PLAIN: Shape = Shape {
@@ -39,6 +53,7 @@ const PLAIN: Shape = Shape {
     heads: 6,
     kv_heads: 2,
     dim: 32,
+    v_dim: None,
     window: None,
     softcap: None,
     both_ways: false,
@@ -54,6 +69,8 @@ struct Scene {
     pages: Vec<u32>,
     per_seq: usize,
     words: Vec<f32>,
+    /// Words of memory for partial softmaxes, where it is not what [`partials_len`] says.
+    partials: Option<usize>,
 }
 
 /// The rows of a step: sequence and position.
@@ -70,17 +87,17 @@ impl Scene {
         let step = (2..).find(|&step| gcd(step, blocks) == 1).unwrap();
         let pages = (0..blocks).map(|i| ((i * step + blocks / 2) % blocks) as u32).collect();
         // Fresh blocks hold the worst.
-        let words = vec![f32::NAN; blocks * layout(&shape).block_words()];
-        let kv = shape.kv_heads * shape.dim;
+        let words = vec![f32::NAN; layout(&shape).pool_words(blocks).unwrap()];
         Self {
             shape,
             lens: lens.to_vec(),
             q: data(100, shape.heads * shape.dim),
-            k: data(200, kv),
-            v: data(300, kv),
+            k: data(200, shape.kv_heads * shape.dim),
+            v: data(300, shape.kv_heads * shape.v_dim()),
             pages,
             per_seq,
             words,
+            partials: None,
         }
     }
 
@@ -101,8 +118,9 @@ impl Scene {
             let rows = step.iter().flat_map(|&(seq, pos)| from[seq][pos * width..][..width].to_vec());
             rows.chain(vec![1.0; padding * width]).collect::<Vec<_>>()
         };
-        let (wide, narrow) = (shape.heads * shape.dim, shape.kv_heads * shape.dim);
-        let (q, k, v) = (gather(&self.q, wide), gather(&self.k, narrow), gather(&self.v, narrow));
+        let (wide, out_width) = (shape.heads * shape.dim, shape.width());
+        let (k_width, v_width) = (shape.kv_heads * shape.dim, shape.kv_heads * shape.v_dim());
+        let (q, k, v) = (gather(&self.q, wide), gather(&self.k, k_width), gather(&self.v, v_width));
         let seq: Vec<u32> = step.iter().map(|s| s.0 as u32).collect();
         let pos: Vec<u32> = step.iter().map(|s| s.1 as u32).collect();
         let until: Vec<u32> =
@@ -110,7 +128,7 @@ impl Scene {
         let pages = PageTable { pages: &self.pages, per_seq: self.per_seq };
         let kv = KvPool::new(layout(&shape), SharedSlice::new(&mut self.words));
         let write =
-            KvWrite { k: Rows::new(&k, narrow), v: Rows::new(&v, narrow), kv, seq: &seq, pos: &pos, pages };
+            KvWrite { k: Rows::new(&k, k_width), v: Rows::new(&v, v_width), kv, seq: &seq, pos: &pos, pages };
         let args = Attention {
             q: Rows::new(&q, wide),
             kv,
@@ -123,12 +141,14 @@ impl Scene {
             scale: scale(&shape),
             softcap: shape.softcap,
         };
-        let mut out = vec![f32::NAN; q.len()];
+        let mut out = vec![f32::NAN; (step.len() + padding) * out_width];
         let context = self.lens.iter().max().unwrap();
         let workers = pool.map_or(1, Pool::threads);
-        let mut partials = vec![0.0; partials_len(shape.heads, shape.kv_heads, shape.dim, *context, workers)];
+        let useful = partials_len(layout(&shape), shape.heads, *context, workers);
+        // What the memory holds must not matter.
+        let mut partials = vec![f32::NAN; self.partials.unwrap_or(useful)];
         let partials = SharedSlice::new(&mut partials);
-        let target = RowsMut::new(&mut out, wide);
+        let target = RowsMut::new(&mut out, out_width);
         let job = |worker: &Worker<'_>| {
             // SAFETY: each worker writes rows and heads of its own, and a barrier lies between writing and reading.
             unsafe {
@@ -143,9 +163,9 @@ impl Scene {
             Some(pool) => pool.run(&job).unwrap(),
             None => Pool::new(PoolOptions { threads: 1, pin: false }).unwrap().run(&job).unwrap(),
         }
-        let padding_rows = &out[step.len() * wide..];
+        let padding_rows = &out[step.len() * out_width..];
         assert!(padding_rows.iter().all(|&v| v.to_bits() == 0), "padding rows are zero");
-        out.truncate(step.len() * wide);
+        out.truncate(step.len() * out_width);
         out
     }
 
@@ -153,19 +173,22 @@ impl Scene {
     /// dimensions; keys and values in binary16 by 2^-11 of each.
     fn reference(&self, step: &[(usize, usize)]) -> Vec<(f64, f64)> {
         let shape = &self.shape;
-        let (dim, group) = (shape.dim, shape.heads / shape.kv_heads);
+        let (dim, v_dim, group) = (shape.dim, shape.v_dim(), shape.heads / shape.kv_heads);
         let mut out = Vec::new();
         for &(seq, pos) in step {
             let until = if shape.both_ways { self.lens[seq] } else { pos + 1 };
             let first = shape.window.map_or(0, |w| (pos + 1).saturating_sub(w as usize));
             for head in 0..shape.heads {
                 let q = &self.q[seq][(pos * shape.heads + head) * dim..][..dim];
-                let at = |from: &[Vec<f32>], t: usize, d: usize| {
-                    f64::from(from[seq][(t * shape.kv_heads + head / group) * dim + d])
+                let key = |t: usize, d: usize| {
+                    f64::from(self.k[seq][(t * shape.kv_heads + head / group) * dim + d])
+                };
+                let value = |t: usize, d: usize| {
+                    f64::from(self.v[seq][(t * shape.kv_heads + head / group) * v_dim + d])
                 };
                 let scores: Vec<f64> = (first..until)
                     .map(|t| {
-                        let dot: f64 = (0..dim).map(|d| f64::from(q[d]) * at(&self.k, t, d)).sum();
+                        let dot: f64 = (0..dim).map(|d| f64::from(q[d]) * key(t, d)).sum();
                         let score = dot * f64::from(scale(shape));
                         shape.softcap.map_or(score, |c| f64::from(c) * (score / f64::from(c)).tanh())
                     })
@@ -173,19 +196,18 @@ impl Scene {
                 let top = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
                 let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                 let size = (first..until)
-                    .map(|t| (0..dim).map(|d| (f64::from(q[d]) * at(&self.k, t, d)).abs()).sum::<f64>())
+                    .map(|t| (0..dim).map(|d| (f64::from(q[d]) * key(t, d)).abs()).sum::<f64>())
                     .fold(0.0, f64::max)
                     * f64::from(scale(shape));
-                let largest = (first..until).flat_map(|t| (0..dim).map(move |d| (t, d)));
-                let largest = largest.map(|(t, d)| at(&self.v, t, d).abs()).fold(0.0, f64::max);
+                let largest = (first..until).flat_map(|t| (0..v_dim).map(move |d| (t, d)));
+                let largest = largest.map(|(t, d)| value(t, d).abs()).fold(0.0, f64::max);
                 let walk = (dim as f64).sqrt();
                 let bound = match shape.kind {
                     KvType::F32 => 2f64.powi(-24) * (8.0 + walk.max(4.0) * size),
                     KvType::F16 => 2f64.powi(-11) * (1.0 + 4.0 * size / walk),
                 } * largest;
-                for d in 0..dim {
-                    let weighted =
-                        |(i, s): (usize, &f64)| (s - top).exp() / total * at(&self.v, first + i, d);
+                for d in 0..v_dim {
+                    let weighted = |(i, s): (usize, &f64)| (s - top).exp() / total * value(first + i, d);
                     out.push((scores.iter().enumerate().map(weighted).sum(), bound));
                 }
             }
@@ -199,7 +221,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 fn layout(shape: &Shape) -> KvLayout {
-    KvLayout::new(shape.kind, shape.kv_heads, shape.dim)
+    KvLayout::new(shape.kind, shape.kv_heads, shape.dim, shape.v_dim())
 }
 
 fn scale(shape: &Shape) -> f32 {
@@ -229,6 +251,10 @@ fn shapes() -> Vec<Shape> {
         Shape { heads: 10, kv_heads: 2, dim: 128, softcap: Some(2.5), ..PLAIN },
         Shape { heads: 2, kv_heads: 1, dim: 512, window: Some(20), ..PLAIN },
         Shape { both_ways: true, ..PLAIN },
+        Shape { heads: 4, kv_heads: 2, dim: 24, v_dim: Some(5), ..PLAIN },
+        Shape { heads: 8, kv_heads: 1, dim: 7, v_dim: Some(50), ..PLAIN },
+        Shape { heads: 4, kv_heads: 4, dim: 192, v_dim: Some(128), ..PLAIN },
+        Shape { heads: 2, kv_heads: 1, dim: 1, v_dim: Some(300), window: Some(20), ..PLAIN },
     ];
     for window in [1, 15, 16, 17, 64, 1000] {
         all.push(Shape { window: Some(window), ..PLAIN });
@@ -285,7 +311,7 @@ fn every_instruction_set_gives_the_same_bits() {
 
 /// Cuts the rows of every sequence into chunks of `n` and runs them step by step, all sequences together.
 fn in_chunks(scene: &mut Scene, n: usize, pool: Option<&Pool>) -> Vec<u32> {
-    let width = scene.shape.heads * scene.shape.dim;
+    let width = scene.shape.width();
     let mut results: Vec<Vec<u32>> = vec![Vec::new(); scene.lens.len()];
     let longest = *scene.lens.iter().max().unwrap();
     for start in (0..longest).step_by(n) {
@@ -308,6 +334,8 @@ fn chunks_neighbours_order_and_workers_change_no_bit() {
         Shape { kind: KvType::F16, heads: 9, kv_heads: 3, dim: 24, ..PLAIN },
         Shape { heads: 7, kv_heads: 1, window: Some(70), softcap: Some(4.0), ..PLAIN },
         Shape { kind: KvType::F16, heads: 2, kv_heads: 2, dim: 80, window: Some(16), ..PLAIN },
+        Shape { kind: KvType::F16, heads: 6, kv_heads: 2, dim: 40, v_dim: Some(21), ..PLAIN },
+        Shape { heads: 4, kv_heads: 1, dim: 9, v_dim: Some(70), ..PLAIN },
     ] {
         let lens = [290, 17, 1, 64];
         let mut scene = Scene::new(shape, &lens);
@@ -325,13 +353,66 @@ fn chunks_neighbours_order_and_workers_change_no_bit() {
             }
         }
         // Rows alone, in any order, with everything written.
-        let width = shape.heads * shape.dim;
+        let width = shape.width();
         let mut shuffled: Vec<usize> = (0..rows.len()).collect();
         shuffled.sort_by_key(|i| i * 7919 % 1009);
         let step: Step = shuffled.iter().map(|&i| rows[i]).collect();
         let out = bits(&scene.step(CpuIsa::detect(), &step, None, 0));
         for (at, &row) in shuffled.iter().enumerate() {
             assert!(out[at * width..][..width] == whole[row * width..][..width], "row {row} by itself");
+        }
+    }
+}
+
+/// Few rows with many keys, with memory from what one split of the longest tile takes to what all take.
+#[test]
+fn the_memory_for_partial_softmaxes_changes_no_bit() {
+    let pools = [2, 3].map(|threads| Pool::new(PoolOptions { threads, pin: false }).unwrap());
+    for shape in [
+        Shape { heads: 4, kv_heads: 2, ..PLAIN },
+        Shape { kind: KvType::F16, heads: 3, kv_heads: 1, dim: 24, v_dim: Some(19), ..PLAIN },
+        Shape { heads: 2, kv_heads: 1, window: Some(900), softcap: Some(4.0), ..PLAIN },
+    ] {
+        let mut scene = Scene::new(shape, &[1400, 300, 900]);
+        let rows = scene.all_rows();
+        scene.step(CpuIsa::detect(), &rows, None, 0);
+        // One row of a long context; chunks and single rows of several; one that sees a single split, in between.
+        let steps: [Step; 3] = [
+            vec![(0, 1399)],
+            vec![(0, 1399), (1, 5), (2, 899)],
+            (1390..1400)
+                .map(|pos| (0, pos))
+                .chain([(1, 299)])
+                .chain((600..604).map(|pos| (2, pos)))
+                .collect(),
+        ];
+        for step in steps {
+            let longest = step.chunk_by(|a, b| a.0 == b.0).map(<[_]>::len).max().unwrap();
+            let split = longest * shape.heads / shape.kv_heads * (shape.v_dim().next_multiple_of(16) + 2);
+            scene.partials = None;
+            let want = bits(&scene.step(CpuIsa::detect(), &step, None, 0));
+            for pool in &pools {
+                // Below three splits of the longest tile it is not divided; then waves of one split, two, and so on.
+                for words in [0, 3 * split - 1, 3 * split, 4 * split, 4 * split + 7, 9 * split, 50 * split] {
+                    scene.partials = Some(words);
+                    let got = bits(&scene.step(CpuIsa::detect(), &step, Some(pool), 0));
+                    assert!(got == want, "{words} words on {} workers, {step:?}, {shape:?}", pool.threads());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_memory_for_partial_softmaxes_is_bounded() {
+    // The shapes of models from one to seventy billion parameters.
+    for (heads, kv_heads, dim) in [(9, 3, 64), (32, 8, 128), (64, 8, 128), (128, 1, 576), (4, 1, 256)] {
+        let layout = KvLayout::new(KvType::F16, kv_heads, dim, dim);
+        for workers in [1, 8, 64, 192] {
+            let len = |context| partials_len(layout, heads, context, workers);
+            let (short, long) = (len(SPLIT), len(1 << 20));
+            assert!(short <= len(4096) && len(4096) <= long && long == len(usize::MAX / 2));
+            assert!(4 * long <= (workers + 1) << 22, "{workers} workers: {} bytes", 4 * long);
         }
     }
 }
@@ -381,7 +462,7 @@ fn rows_that_see_nothing_are_zero() {
         let shape = Shape { kind, ..PLAIN };
         let wide = shape.heads * shape.dim;
         let q = noise(1, 3 * wide);
-        let mut words = vec![f32::NAN; layout(&shape).block_words()];
+        let mut words = vec![f32::NAN; layout(&shape).pool_words(1).unwrap()];
         let kv = KvPool::new(layout(&shape), SharedSlice::new(&mut words));
         let mut out = vec![1.0; 3 * wide];
         let args = Attention {
@@ -432,7 +513,7 @@ fn f16_rows_neither_overflow_nor_vanish() {
 
 #[test]
 fn a_position_without_a_page_is_refused() {
-    let mut words = vec![0.0; layout(&PLAIN).block_words()];
+    let mut words = vec![0.0; layout(&PLAIN).pool_words(1).unwrap()];
     let kv = KvPool::new(layout(&PLAIN), SharedSlice::new(&mut words));
     let wide = PLAIN.heads * PLAIN.dim;
     let q = noise(1, wide);

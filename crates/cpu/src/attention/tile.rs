@@ -28,13 +28,21 @@ pub(super) enum Target<'a, 'b> {
     Output(&'b RowsMut<'a>),
     /// One split, into a partial softmax for each query.
     Split(usize, SharedSlice<'b, f32>),
-    /// The splits that were computed before (numbers, and a place for each), into the output.
-    Merge(Range<usize>, SharedSlice<'b, f32>, &'b RowsMut<'a>),
+    /// Consecutive splits that were computed before, in order.
+    Merge(Merge<'a, 'b>),
 }
 
-/// Words of a softmax in progress: the weighted sum of values, then the largest score and the sum of weights.
-pub(super) fn partial_words(padded_dim: usize) -> usize {
-    padded_dim + 2
+/// Splits to be merged.
+pub(super) struct Merge<'a, 'b> {
+    /// How many.
+    pub(super) splits: usize,
+    /// Their partial softmaxes, one split after another.
+    pub(super) partials: SharedSlice<'b, f32>,
+    /// The softmaxes of the splits before them, merged.
+    pub(super) before: Option<SharedSlice<'b, f32>>,
+    /// Where the softmaxes merged so far go when there are more splits to come; with none, the output is complete.
+    pub(super) after: Option<SharedSlice<'b, f32>>,
+    pub(super) out: &'b RowsMut<'a>,
 }
 
 thread_local! {
@@ -59,7 +67,7 @@ impl Kernel for Tile<'_, '_> {
 
 /// The working memory of a tile. Queries are numbered row by row, then head by head.
 struct State<'s> {
-    /// Scaled queries. Those of a register tile of `m` are `[head_dim][m]`, the tiles one after another.
+    /// Scaled queries. Those of a register tile of `m` are `[k_dim][m]`, the tiles one after another.
     q: &'s mut [f32],
     /// Each query's softmax over the keys of this split so far.
     split: Softmax<'s>,
@@ -67,7 +75,7 @@ struct State<'s> {
     merged: Softmax<'s>,
     /// Scores of a register tile: `[MAX_QUERIES][GROUP]`.
     scores: &'s mut [f32],
-    /// Widened keys and values of a group: `[BLOCKS][head_dim][16]`, then `[BLOCKS][16][padded_dim]`.
+    /// Widened keys and values of a group: `[BLOCKS][k_dim][16]`, then `[BLOCKS][16][v_dim]` and a vector more.
     wide: &'s mut [f32],
 }
 
@@ -79,10 +87,10 @@ impl Tile<'_, '_> {
     #[inline(always)]
     fn compute<S: Isa, E: Element>(&self, s: S, scratch: &mut Vec<f32>) {
         let layout = self.attention.kv.layout();
-        let (dim, padded) = (layout.head_dim(), layout.padded_dim());
+        let (dim, padded) = (layout.k_dim(), layout.padded_dim());
         let queries = self.queries();
         let widen = E::SCALED && queries >= WIDEN_FROM * MAX_QUERIES;
-        let wide_words = if widen { GROUP * (dim + padded) } else { 0 };
+        let wide_words = if widen { GROUP * (dim + layout.v_dim()) + BLOCK } else { 0 };
         let words = MAX_QUERIES * GROUP + wide_words + queries * (dim + 2 * (padded + 2));
         if scratch.len() < words {
             scratch.resize(words, 0.0);
@@ -110,19 +118,29 @@ impl Tile<'_, '_> {
                 self.finish(s, &state, out);
             }
             Target::Split(split, _) => self.splits::<S, E>(s, *split..split + 1, &mut state),
-            Target::Merge(splits, partials, out) => {
-                for split in 0..splits.len() {
+            Target::Merge(merge) => {
+                if let Some(before) = &merge.before {
                     for query in 0..queries {
-                        let at = (split * queries + query) * partial_words(padded);
+                        // SAFETY: they were written before a barrier.
+                        unsafe { state.merged.load(query, before, query) };
+                    }
+                }
+                for split in 0..merge.splits {
+                    for query in 0..queries {
                         // SAFETY: all splits have been written, and a barrier lies between.
-                        let partial = unsafe { partials.part(at..at + partial_words(padded)) };
-                        state.split.o[query * padded..][..padded].copy_from_slice(&partial[..padded]);
-                        state.split.m[query] = partial[padded];
-                        state.split.l[query] = partial[padded + 1];
+                        unsafe { state.split.load(query, &merge.partials, split * queries + query) };
                         state.merge(s, query);
                     }
                 }
-                self.finish(s, &state, out);
+                match &merge.after {
+                    Some(after) => {
+                        for query in 0..queries {
+                            // SAFETY: this place belongs to this call alone until the next barrier.
+                            unsafe { state.merged.store(query, after) };
+                        }
+                    }
+                    None => self.finish(s, &state, merge.out),
+                }
             }
         }
     }
@@ -135,7 +153,6 @@ impl Tile<'_, '_> {
             let seen = self.attention.visible(row);
             *range = (seen.start, seen.end);
         }
-        let padded = state.split.padded;
         self.pack_queries(state.q);
         for split in splits {
             state.split.clear();
@@ -144,12 +161,8 @@ impl Tile<'_, '_> {
             }
             for query in 0..self.queries() {
                 if let Target::Split(_, partials) = &self.target {
-                    let at = query * partial_words(padded);
                     // SAFETY: this place belongs to the tile and split alone.
-                    let partial = unsafe { partials.part_mut(at..at + partial_words(padded)) };
-                    partial[..padded].copy_from_slice(&state.split.o[query * padded..][..padded]);
-                    partial[padded] = state.split.m[query];
-                    partial[padded + 1] = state.split.l[query];
+                    unsafe { state.split.store(query, partials) };
                 } else {
                     state.merge(s, query);
                 }
@@ -172,9 +185,10 @@ impl Tile<'_, '_> {
             self.register_tiles(s, start, visible, &blocks, state);
         } else {
             let layout = self.attention.kv.layout();
-            let (keys, values) = state.wide.split_at_mut(GROUP * layout.head_dim());
-            // SAFETY: the group's keys are `[head_dim][16]` and its values `[16][padded_dim]` for each block, read and
-            // widened.
+            let (keys, rest) = state.wide.split_at_mut(GROUP * layout.k_dim());
+            let values = &mut rest[..GROUP * layout.v_dim()];
+            // SAFETY: the group's keys are `[k_dim][16]` and its values `[16][v_dim]` for each block, read and widened; a
+            // vector lies behind the values.
             let wide = unsafe { blocks.widen(s, keys, values) };
             self.register_tiles(s, start, visible, &wide, state);
         }
@@ -189,7 +203,8 @@ impl Tile<'_, '_> {
         blocks: &Blocks<E>,
         state: &mut State<'_>,
     ) {
-        let (heads, dim) = (self.attention.group(), self.attention.kv.layout().head_dim());
+        let (heads, layout) = (self.attention.group(), self.attention.kv.layout());
+        let (k_dim, v_dim) = (layout.k_dim(), layout.v_dim());
         let mut at = 0;
         while at < self.queries() {
             let count = register_tile(self.queries() - at);
@@ -202,8 +217,9 @@ impl Tile<'_, '_> {
                 blocks,
                 seen: &seen[..count],
                 softcap: self.attention.softcap,
-                dim,
-                q: &state.q[at * dim..][..count * dim],
+                k_dim,
+                v_dim,
+                q: &state.q[at * k_dim..][..count * k_dim],
                 softmax: state.split.part(at, count),
                 scores: state.scores,
             });
@@ -232,7 +248,7 @@ impl Tile<'_, '_> {
     }
 
     fn pack_queries(&self, packed: &mut [f32]) {
-        let (dim, group) = (self.attention.kv.layout().head_dim(), self.attention.group());
+        let (dim, group) = (self.attention.kv.layout().k_dim(), self.attention.group());
         let mut at = 0;
         while at < self.queries() {
             let count = register_tile(self.queries() - at);
@@ -251,7 +267,7 @@ impl Tile<'_, '_> {
     #[inline(always)]
     fn finish<S: Isa>(&self, s: S, state: &State<'_>, out: &RowsMut<'_>) {
         let layout = self.attention.kv.layout();
-        let (dim, padded) = (layout.head_dim(), layout.padded_dim());
+        let (dim, padded) = (layout.v_dim(), layout.padded_dim());
         let group = self.attention.group();
         for query in 0..self.queries() {
             let head = self.kv_head * group + query % group;

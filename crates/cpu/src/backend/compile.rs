@@ -15,7 +15,7 @@ use crate::vector;
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
-use super::state::{AttentionStep, ConvStep, KvWriteStep, kv_layout};
+use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo, kv_layout};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
@@ -62,25 +62,30 @@ pub(super) fn compile(
         });
     }
 
+    let states = graph.ports.iter().filter(|p| p.kind == PortKind::State);
+    let states =
+        states.map(|p| StateInfo { name: p.name.clone(), dtype: p.dtype, shape: p.shape, k_dim: None });
     let mut compiler = Compiler {
         resolver: Resolver { graph, places },
         weights: graph.weights(),
+        states: states.collect(),
         precision: options.precision,
         isa: shared.isa.name(),
         scratch_at: arena.bytes / 4,
         scratch_words: 0,
+        angles: vec![],
         quantised: None,
         extents: None,
         workers: shared.pool.threads(),
         steps: vec![],
         selections: vec![],
     };
+    compiler.angles()?;
     for node in &graph.nodes {
         compiler.node(node)?;
     }
-    let Compiler { steps, selections, weights, scratch_words, extents, .. } = compiler;
-
-    let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
+    let Compiler { steps, selections, weights, states, scratch_at, scratch_words, extents, .. } = compiler;
+    let scratch_words = scratch_at + scratch_words - arena.bytes / 4;
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
     let memory = MemoryReport {
         arena: arena.bytes as u64,
@@ -88,7 +93,7 @@ pub(super) fn compile(
         io: ((layout.words() + output_words) * 4) as u64,
         scratch: (scratch_words * 4) as u64,
         weights: weights.iter().map(|w| bytes(w.dtype, w.shape.elements())).sum(),
-        states: states.iter().map(|p| bytes(p.dtype, p.shape.elements())).sum(),
+        states: states.iter().map(|s| bytes(s.dtype, s.shape.elements())).sum(),
     };
     let how = format!("cpu {} {:?}", shared.isa.name(), options.precision);
     let report = PlanReport {
@@ -101,7 +106,7 @@ pub(super) fn compile(
     };
     let arena_bytes = arena.bytes + scratch_words * 4;
     let inner = PlanInner {
-        states: states.iter().map(|p| (p.name.clone(), p.dtype, p.shape)).collect(),
+        states,
         graph: graph.clone(),
         steps,
         layout,
@@ -117,14 +122,28 @@ pub(super) fn compile(
     Ok(CpuPlan { inner: Arc::new(inner), report })
 }
 
+/// Cosines and sines of the rows of a step, `[rows, frequencies]` each.
+#[derive(Clone, Copy)]
+struct Angles {
+    /// Positions, weight that holds the frequencies, bits of the factor.
+    key: (ValueId, usize, u32),
+    cos: RowsArg,
+    sin: RowsArg,
+    /// A step that fills them has been added.
+    computed: bool,
+}
+
 struct Compiler<'a> {
     resolver: Resolver<'a>,
     weights: Vec<WeightDesc>,
+    states: Vec<StateInfo>,
     precision: Precision,
     isa: &'static str,
-    /// Scratch for quantised activations and expert orders, behind the intermediates.
+    /// Scratch for one step at a time (quantised activations, expert orders, partial softmaxes), behind the intermediates
+    /// and the angles.
     scratch_at: usize,
     scratch_words: usize,
+    angles: Vec<Angles>,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
     /// See [`PlanInner::extents`].
@@ -204,19 +223,39 @@ impl Compiler<'_> {
         self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
     }
 
-    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+    /// The weight that is all of the value's storage, and whose elements the value has in order.
+    fn weight(&self, node: &Node, id: ValueId) -> Result<Option<usize>, DeviceError> {
+        let graph = self.resolver.graph;
+        let (layout, whole) = (graph.value(id).layout, graph.value(graph.base(id)).layout.shape.elements());
         match self.resolver.weight(id) {
-            Some(w) if self.weights[w].layout == graph::backend::WeightUse::Elements => Ok(w),
-            Some(w) => self.unsupported(
-                node,
-                format!("weight `{}` is both a matrix and elements", self.weights[w].name),
-            ),
+            Some(w) if layout.offset > 0 || !layout.is_contiguous() || layout.shape.elements() != whole => {
+                self.unsupported(node, format!("weight `{}` must be taken as a whole", self.weights[w].name))
+            }
+            weight => Ok(weight),
+        }
+    }
+
+    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
+        match self.weight(node, id)? {
+            Some(w) => self.unpacked(node, w),
             None => self.unsupported(node, "this operand must be a weight"),
         }
     }
 
+    /// The weight, if it is elements in order.
+    fn unpacked(&self, node: &Node, w: usize) -> Result<usize, DeviceError> {
+        if self.weights[w].layout == graph::backend::WeightUse::Elements {
+            return Ok(w);
+        }
+        self.unsupported(node, format!("weight `{}` is both a matrix and elements", self.weights[w].name))
+    }
+
     fn matrix(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
-        match self.resolver.weight(id) {
+        match self.weight(node, id)? {
+            Some(w) if self.weights[w].shape != self.resolver.shape(id) => {
+                let (name, shape) = (&self.weights[w].name, self.weights[w].shape);
+                self.unsupported(node, format!("weight `{name}` was packed as {shape}"))
+            }
             Some(w) => Ok(w),
             None => self.unsupported(node, "the matrix must be a weight"),
         }
@@ -285,17 +324,10 @@ impl Compiler<'_> {
                 return self.products(node, &w?, &biases);
             }
             Op::Gather => {
-                let (table, ids) = (node.inputs[0], self.last(node, node.inputs[1])?);
-                let ids = RowsArg {
-                    rows: ids.width,
-                    width: 1,
-                    stride: 1,
-                    bound: self.bound(node.inputs[1]),
-                    ..ids
-                };
+                let (table, ids) = (node.inputs[0], self.vector(node, node.inputs[1])?);
                 let out = self.last(node, node.outputs[0])?;
                 let table = match self.resolver.weight(table) {
-                    Some(w) => Table::Weight(w),
+                    Some(_) => Table::Weight(self.matrix(node, table)?),
                     None => Table::Rows(self.last(node, table)?),
                 };
                 self.select(node, "gather", "decodes rows of the packed layout");
@@ -354,23 +386,27 @@ impl Compiler<'_> {
                 }
             }
             Op::Rope { magnitude } => {
-                self.select(node, "rope", "half-split, angles in f64");
+                self.select(node, "rope", "half-split, angles in f64 once a plan");
+                let angles = self.angles_of(node, *magnitude)?;
                 Step::Rope {
                     x: self.outer(node, node.inputs[0])?,
                     head_dim: self.resolver.shape(node.inputs[0]).last(),
-                    pos: self.vector(node, node.inputs[1])?,
-                    inv_freq: self.elements(node, node.inputs[2])?,
-                    magnitude: *magnitude,
+                    cos: angles.cos,
+                    sin: angles.sin,
                     out: self.outer(node, node.outputs[0])?,
                 }
             }
             Op::Route { renormalise, .. } => {
                 self.select(node, "route", "softmax, selection");
+                let graph = self.resolver.graph;
+                let of_step =
+                    graph.row_scalar().is_none_or(|rows| graph.value(node.inputs[0]).bound == Some(rows));
                 Step::Route {
+                    of_step,
                     logits: self.last(node, node.inputs[0])?,
                     renormalise: *renormalise,
                     weights: self.last(node, node.outputs[0])?,
-                    experts: self.last(node, node.outputs[1])?,
+                    experts: self.words(node, node.outputs[1])?,
                 }
             }
             Op::ExpertMatMul => return self.expert_products(node),
@@ -397,25 +433,25 @@ impl Compiler<'_> {
                 })
             }
             Op::KvWrite => {
-                self.kv(node, node.inputs[2], self.resolver.shape(node.inputs[0]).last())?;
+                let (state, layout) = self.kv(node)?;
                 self.extents(node, node.inputs[4])?;
                 self.select(node, "kv_write", "keys transposed in blocks of 16");
                 Step::KvWrite(KvWriteStep {
                     k: self.outer(node, node.inputs[0])?,
                     v: self.outer(node, node.inputs[1])?,
-                    state: self.state(node)?,
+                    state,
+                    layout,
                     pos: self.vector(node, node.inputs[3])?,
-                    pages: self.last(node, node.inputs[5])?,
+                    pages: self.words(node, node.inputs[5])?,
                 })
             }
             Op::Attention { scale, window, softcap } => {
-                let head_dim = self.resolver.shape(node.inputs[0]).last();
-                let layout = self.kv(node, node.inputs[1], head_dim)?;
+                let (state, layout) = self.kv(node)?;
                 self.extents(node, node.inputs[4])?;
                 self.select(node, "paged_attention", "running softmax over key groups in order");
                 let heads = self.resolver.shape(node.inputs[0]).dims()[1];
                 let context = self.resolver.shape(node.inputs[5]).last() * KV_BLOCK;
-                let words = partials_len(heads, layout.kv_heads(), head_dim, context, self.workers);
+                let words = partials_len(layout, heads, context, self.workers);
                 // Scratch serves one step at a time: blocks that an earlier product left are gone.
                 self.quantised = None;
                 let partials = (self.scratch(words), words);
@@ -423,10 +459,11 @@ impl Compiler<'_> {
                     partials,
                     q: self.outer(node, node.inputs[0])?,
                     heads,
-                    state: self.state(node)?,
+                    state,
+                    layout,
                     pos: self.vector(node, node.inputs[2])?,
                     until: self.vector(node, node.inputs[3])?,
-                    pages: self.last(node, node.inputs[5])?,
+                    pages: self.words(node, node.inputs[5])?,
                     scale: *scale,
                     window: *window,
                     softcap: *softcap,
@@ -438,13 +475,56 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// The layout of a KV cache whose heads have this many elements in keys and in values.
-    fn kv(&self, node: &Node, cache: ValueId, head_dim: usize) -> Result<KvLayout, DeviceError> {
-        let value = self.resolver.graph.value(cache);
-        match kv_layout(value.dtype, value.layout.shape) {
-            Some(layout) if layout.head_dim() == head_dim => Ok(layout),
-            _ => self.unsupported(node, "keys and values must have equally many elements per head"),
+    /// The cache of an op whose first operand is as wide as keys are, and its layout.
+    fn kv(&mut self, node: &Node) -> Result<(usize, KvLayout), DeviceError> {
+        let state = self.state(node)?;
+        let k_dim = self.resolver.shape(node.inputs[0]).last();
+        let info = &mut self.states[state];
+        let Some(layout) = kv_layout(info.dtype, info.shape, k_dim) else {
+            return self.unsupported(node, "keys and values must have elements");
+        };
+        let known = *info.k_dim.get_or_insert(k_dim);
+        if known != k_dim {
+            return self.unsupported(
+                node,
+                format!("its keys have {k_dim} elements and those of another op on this cache {known}"),
+            );
         }
+        Ok((state, layout))
+    }
+
+    /// Makes room for the angles of all rotations. Those of one key are computed once, at its first rotation, and stay to
+    /// the end of the plan.
+    fn angles(&mut self) -> Result<(), DeviceError> {
+        for node in &self.resolver.graph.nodes {
+            let Op::Rope { magnitude } = node.op else { continue };
+            let (pos, inv_freq) = (node.inputs[1], self.elements(node, node.inputs[2])?);
+            let key = (pos, inv_freq, magnitude.to_bits());
+            if self.angles.iter().any(|a| a.key == key) {
+                continue;
+            }
+            let (rows, half) = (self.resolver.shape(pos).last(), self.resolver.shape(node.inputs[2]).last());
+            let words = (rows * half).next_multiple_of(ALIGN / 4);
+            let table =
+                |at| RowsArg { place: Place::Arena(at), rows, width: half, stride: half, bound: None };
+            let (cos, sin) = (table(self.scratch_at), table(self.scratch_at + words));
+            self.scratch_at += 2 * words;
+            self.angles.push(Angles { key, cos, sin, computed: false });
+        }
+        Ok(())
+    }
+
+    /// The angles of a rotation, computed by a step before it.
+    fn angles_of(&mut self, node: &Node, magnitude: f32) -> Result<Angles, DeviceError> {
+        let (pos, inv_freq) = (self.vector(node, node.inputs[1])?, self.elements(node, node.inputs[2])?);
+        let key = (node.inputs[1], inv_freq, magnitude.to_bits());
+        let angles =
+            self.angles.iter_mut().find(|a| a.key == key).expect("there is room for every rotation's");
+        let Angles { cos, sin, .. } = *angles;
+        if !std::mem::replace(&mut angles.computed, true) {
+            self.steps.push(Step::Angles { pos, inv_freq, magnitude, cos, sin });
+        }
+        Ok(*angles)
     }
 
     /// Notes the extents of the sequences, of which a step has one array.
@@ -462,22 +542,36 @@ impl Compiler<'_> {
         self.resolver.graph.value(id).bound.map(|b| (b.0 as usize, 1))
     }
 
+    /// Rows of ids, which kernels read as one run of words.
+    fn words(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
+        let rows = self.last(node, id)?;
+        if rows.rows > 1 && rows.stride != rows.width {
+            let (width, stride) = (rows.width, rows.stride);
+            return self.unsupported(
+                node,
+                format!("rows of {width} ids must be adjacent, these start {stride} apart"),
+            );
+        }
+        Ok(rows)
+    }
+
     /// A one-axis operand as rows of one element.
     fn vector(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
-        let whole = self.last(node, id)?;
+        let whole = self.words(node, id)?;
         Ok(RowsArg { rows: whole.width, width: 1, stride: 1, bound: self.bound(id), ..whole })
     }
 
     fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
         let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
-        if self.resolver.weight(b).is_some() {
+        if let Some(w) = self.resolver.weight(b) {
             let layout = self.resolver.graph.value(b).layout;
-            let whole_row = layout.offset == 0 && layout.row_stride() == Some(0);
-            if !whole_row && layout.shape.rows() != 1 {
+            let one_row =
+                layout.row_stride() == Some(0) || layout.shape.rows() == 1 && layout.row_stride().is_some();
+            if layout.offset > 0 || !one_row {
                 return self.unsupported(node, "a weight operand must be a broadcast row");
             }
             let (a, out) = (self.last(node, a)?, self.last(node, out)?);
-            return Ok(Step::BinaryRow { op, a, row: self.elements(node, b)?, out });
+            return Ok(Step::BinaryRow { op, a, row: self.unpacked(node, w)?, out });
         }
         let [a, b, out] = self.alike(node, [a, b, out])?;
         Ok(Step::Binary { op, a, b, out })
@@ -512,7 +606,7 @@ impl Compiler<'_> {
         self.quantised = None;
         order.at = self.scratch(order.words());
         let input = self.input(node, x, w, order.words())?;
-        self.steps.push(Step::Sort { experts: self.last(node, experts)?, order });
+        self.steps.push(Step::Sort { experts: self.words(node, experts)?, order });
         let (kernel, reason) = self.product_reason(&input);
         self.select(node, format!("expert_{kernel}"), reason);
         let out = self.last(node, node.outputs[0])?;

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, Signal, fence};
-use tensor::{DType, Shape};
 
 use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};
 
-use super::state::CpuState;
-use super::steps::{Ctx, Step};
+use super::state::{CpuState, StateInfo};
+use super::steps::{Ctx, Refused, Step};
 use super::weight::CpuWeight;
 use super::{Arena, Shared, memory_error};
 
@@ -28,7 +27,7 @@ pub(super) struct PlanInner {
     pub(super) steps: Vec<Step>,
     pub(super) layout: StepLayout,
     pub(super) weights: Vec<WeightDesc>,
-    pub(super) states: Vec<(String, DType, Shape)>,
+    pub(super) states: Vec<StateInfo>,
     pub(super) outputs: Vec<OutputInfo>,
     /// The extents of the sequences: first word among the inputs, entries, and the scalar that bounds them.
     pub(super) extents: Option<(usize, usize, Option<usize>)>,
@@ -56,15 +55,15 @@ impl Plan for CpuPlan {
         graph::validate::bindings(&plan.graph, bindings)?;
         let stranger = |name: &str| DeviceError::Binding {
             port: name.to_owned(),
-            problem: "was made by another backend or for another type or shape".into(),
+            problem: "was made by another backend or for another type, shape or width of keys".into(),
         };
         let weights = plan.weights.iter().map(|desc| {
             let bound = bindings.weights[&desc.name].clone().downcast::<CpuWeight>();
             bound.ok().filter(|w| w.fits(desc)).ok_or_else(|| stranger(&desc.name))
         });
-        let states = plan.states.iter().map(|(name, dtype, shape)| {
-            let bound = bindings.states[name].clone().downcast::<CpuState>();
-            bound.ok().filter(|s| s.fits(&plan.shared, *dtype, *shape)).ok_or_else(|| stranger(name))
+        let states = plan.states.iter().map(|info| {
+            let bound = bindings.states[&info.name].clone().downcast::<CpuState>();
+            bound.ok().filter(|s| s.fits(&plan.shared, info)).ok_or_else(|| stranger(&info.name))
         });
         let (inputs, outputs) = (plan.layout.words() * 4, plan.output_words * 4);
         Ok(Box::new(CpuInstance {
@@ -165,7 +164,7 @@ impl Instance for CpuInstance {
             io: self.io.clone(),
             seq: self.sequences(),
             scalars: self.scalars.clone(),
-            error: Mutex::new(None),
+            refused: Mutex::default(),
             finished: AtomicBool::new(false),
             done: Mutex::new(Some((signal, flight.clone()))),
         };
@@ -184,6 +183,7 @@ impl Instance for CpuInstance {
         let outcome = self.flight.as_ref().and_then(|f| lock(&f.outcome).clone());
         match outcome {
             Some(Ok(())) => {}
+            Some(Err(DeviceError::Numeric { rows, .. })) if !rows.is_empty() => {}
             Some(Err(error)) => return Err(error),
             None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
         }
@@ -201,7 +201,7 @@ struct StepJob {
     io: Arc<Io>,
     scalars: Vec<u32>,
     seq: Vec<u32>,
-    error: Mutex<Option<DeviceError>>,
+    refused: Mutex<Refused>,
     finished: AtomicBool,
     done: Mutex<Option<(Signal, Arc<Flight>)>>,
 }
@@ -217,7 +217,7 @@ impl Job for StepJob {
             seq: &self.seq,
             weights: &self.weights,
             states: &self.states,
-            error: &self.error,
+            refused: &self.refused,
         };
         for step in &self.plan.steps {
             step.run(&ctx, worker);
@@ -231,12 +231,10 @@ impl Drop for StepJob {
     /// The pool lets go of a job after the last worker has left it, whether it ended or panicked.
     fn drop(&mut self) {
         if let Some((signal, flight)) = lock(&self.done).take() {
-            let result = match lock(&self.error).take() {
-                Some(error) => Err(error),
-                None if self.finished.load(Ordering::Acquire) => Ok(()),
-                None => {
-                    Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into()))
-                }
+            let result = if self.finished.load(Ordering::Acquire) {
+                std::mem::take(&mut *lock(&self.refused)).error().map_or(Ok(()), Err)
+            } else {
+                Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into()))
             };
             *lock(&flight.outcome) = Some(result.clone());
             signal.set(result);

@@ -5,6 +5,8 @@ mod instance;
 mod operand;
 mod state;
 mod steps;
+#[cfg(test)]
+mod tests;
 mod weight;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Caller-owned storage that outlives steps, and the kernels that read and write it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use graph::backend::{DeviceError, StateDesc};
 use tensor::ops::KV_BLOCK;
@@ -22,36 +22,53 @@ pub(super) struct CpuState {
     dtype: DType,
     shape: Shape,
     buffer: HugeBuf,
+    /// Elements of a key, once a plan that uses the state as a KV cache is bound to it.
+    k_dim: OnceLock<usize>,
     /// The backend it belongs to, whose jobs run one at a time.
     owner: Arc<Shared>,
 }
 
-/// The layout of a KV cache state `[blocks, 16, heads, 2 * head_dim]`, when the kernels can hold it.
-pub(super) fn kv_layout(dtype: DType, shape: Shape) -> Option<KvLayout> {
+/// The layout of a KV cache state `[blocks, 16, heads, k_dim + v_dim]`; `None` when it is not the shape of one.
+pub(super) fn kv_layout(dtype: DType, shape: Shape, k_dim: usize) -> Option<KvLayout> {
     let [_, KV_BLOCK, heads, both] = *shape.dims() else { return None };
     let kind = match dtype {
         DType::F32 => KvType::F32,
         DType::F16 => KvType::F16,
         _ => return None,
     };
-    (heads > 0 && both > 0 && both % 2 == 0).then(|| KvLayout::new(kind, heads, both / 2))
+    (heads > 0 && k_dim > 0 && both > k_dim).then(|| KvLayout::new(kind, heads, k_dim, both - k_dim))
+}
+
+/// A state as a plan uses it.
+#[derive(Clone)]
+pub(super) struct StateInfo {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: Shape,
+    /// Elements of a key, where it is a KV cache.
+    pub(super) k_dim: Option<usize>,
 }
 
 impl CpuState {
     pub(super) fn new(owner: Arc<Shared>, desc: &StateDesc) -> Result<CpuState, DeviceError> {
-        let layout = kv_layout(desc.dtype, desc.shape);
-        let bytes = match layout {
-            Some(layout) => desc.shape.dims()[0].checked_mul(layout.block_bytes()),
-            None => desc.shape.elements().checked_mul(4),
+        // How much a cache takes does not depend on the width of its keys.
+        let words = match kv_layout(desc.dtype, desc.shape, 1) {
+            Some(layout) => layout.pool_words(desc.shape.dims()[0]),
+            None => Some(desc.shape.elements()),
         };
         let what = || format!("state `{}`", desc.name);
-        let bytes = bytes.ok_or_else(|| memory_error(what(), usize::MAX))?;
+        let bytes =
+            words.and_then(|words| words.checked_mul(4)).ok_or_else(|| memory_error(what(), usize::MAX))?;
         let buffer = HugeBuf::zeroed(bytes).map_err(|e| memory_error(what(), e.bytes))?;
-        Ok(CpuState { dtype: desc.dtype, shape: desc.shape, buffer, owner })
+        Ok(CpuState { dtype: desc.dtype, shape: desc.shape, buffer, k_dim: OnceLock::new(), owner })
     }
 
-    pub(super) fn fits(&self, owner: &Arc<Shared>, dtype: DType, shape: Shape) -> bool {
-        Arc::ptr_eq(&self.owner, owner) && (self.dtype, self.shape) == (dtype, shape)
+    /// Whether this is the state that a plan of `owner` describes. The first plan that says how wide keys are decides it
+    /// for all: where a key ends is part of the layout.
+    pub(super) fn fits(&self, owner: &Arc<Shared>, want: &StateInfo) -> bool {
+        Arc::ptr_eq(&self.owner, owner)
+            && (self.dtype, self.shape) == (want.dtype, want.shape)
+            && want.k_dim.is_none_or(|k_dim| *self.k_dim.get_or_init(|| k_dim) == k_dim)
     }
 
     fn shared(&self) -> SharedSlice<'_, f32> {
@@ -59,8 +76,7 @@ impl CpuState {
         unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
     }
 
-    fn pool(&self) -> KvPool<'_> {
-        let layout = kv_layout(self.dtype, self.shape).expect("the plan was compiled for this state");
+    fn pool(&self, layout: KvLayout) -> KvPool<'_> {
         KvPool::new(layout, self.shared())
     }
 }
@@ -111,13 +127,14 @@ pub(super) struct KvWriteStep {
     pub(super) k: RowsArg,
     pub(super) v: RowsArg,
     pub(super) state: usize,
+    pub(super) layout: KvLayout,
     pub(super) pos: RowsArg,
     pub(super) pages: RowsArg,
 }
 
 impl KvWriteStep {
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
-        let kv = ctx.states[self.state].pool();
+        let kv = ctx.states[self.state].pool(self.layout);
         let write = KvWrite {
             k: ctx.rows(&self.k),
             v: ctx.rows(&self.v),
@@ -143,6 +160,7 @@ pub(super) struct AttentionStep {
     pub(super) q: RowsArg,
     pub(super) heads: usize,
     pub(super) state: usize,
+    pub(super) layout: KvLayout,
     pub(super) pos: RowsArg,
     pub(super) until: RowsArg,
     pub(super) pages: RowsArg,
@@ -158,7 +176,7 @@ impl AttentionStep {
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
         let attention = Attention {
             q: ctx.rows(&self.q),
-            kv: ctx.states[self.state].pool(),
+            kv: ctx.states[self.state].pool(self.layout),
             heads: self.heads,
             seq: ctx.seq,
             pos: ctx.words(&self.pos),

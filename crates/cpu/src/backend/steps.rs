@@ -1,9 +1,11 @@
 //! The kernels of a plan, as all workers run them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use graph::backend::DeviceError;
+use tensor::ops::moe::REFUSED_LOGITS;
 
 use crate::isa::CpuIsa;
 use crate::matmul::{Activations, Output, RowMap, gather_row, matmul_groups};
@@ -31,7 +33,7 @@ pub(super) struct Ctx<'a> {
     pub(super) seq: &'a [u32],
     pub(super) weights: &'a [Arc<CpuWeight>],
     pub(super) states: &'a [Arc<CpuState>],
-    pub(super) error: &'a Mutex<Option<DeviceError>>,
+    pub(super) refused: &'a Mutex<Refused>,
 }
 
 impl Ctx<'_> {
@@ -70,9 +72,9 @@ impl Ctx<'_> {
         unsafe { RowsMut::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
     }
 
-    /// u32 elements of a contiguous operand, real rows only.
+    /// u32 elements of an operand whose rows are adjacent, real rows only.
     pub(super) fn words(&self, arg: &RowsArg) -> &[u32] {
-        // SAFETY: contiguous and inside its buffer by construction; nobody writes an operand during the step.
+        // SAFETY: compile time saw that the rows are adjacent and inside their buffer; nobody writes an operand during the step.
         unsafe { std::slice::from_raw_parts(self.start(arg), self.count(arg) * arg.width) }
     }
 
@@ -96,8 +98,34 @@ impl Ctx<'_> {
         unsafe { std::slice::from_raw_parts(self.arena.wrapping_add(at).cast(), count) }
     }
 
-    fn fail(&self, error: DeviceError) {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    /// Notes that an op met a row whose values it must not pass on. `None` where its rows are not those of the step.
+    fn refuse(&self, op: &'static str, problem: &'static str, row: Option<usize>) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        // A barrier lies between steps, and within one all workers say the same.
+        refused.first.get_or_insert((op, problem));
+        match row {
+            Some(row) => drop(refused.rows.insert(row as u32)),
+            None => refused.whole = true,
+        }
+    }
+}
+
+/// What the ops of a submission refused.
+#[derive(Default)]
+pub(super) struct Refused {
+    /// The first op that did, and why.
+    first: Option<(&'static str, &'static str)>,
+    rows: BTreeSet<u32>,
+    /// It is not known which rows.
+    whole: bool,
+}
+
+impl Refused {
+    /// The error to report, if anything was refused.
+    pub(super) fn error(self) -> Option<DeviceError> {
+        let (op, problem) = self.first?;
+        let rows = if self.whole { vec![] } else { self.rows.into_iter().collect() };
+        Some(DeviceError::Numeric { op: op.to_owned(), problem: problem.to_owned(), rows })
     }
 }
 
@@ -188,12 +216,19 @@ pub(super) enum Step {
         sum: RowsArg,
         out: RowsArg,
     },
-    Rope {
-        x: RowsArg,
-        head_dim: usize,
+    /// Fills the tables that [`Step::Rope`]s read.
+    Angles {
         pos: RowsArg,
         inv_freq: usize,
         magnitude: f32,
+        cos: RowsArg,
+        sin: RowsArg,
+    },
+    Rope {
+        x: RowsArg,
+        head_dim: usize,
+        cos: RowsArg,
+        sin: RowsArg,
         out: RowsArg,
     },
     Route {
@@ -201,6 +236,8 @@ pub(super) enum Step {
         renormalise: bool,
         weights: RowsArg,
         experts: RowsArg,
+        /// The rows are those of the step.
+        of_step: bool,
     },
     /// Sorts the rows of [`Step::ExpertProducts`] by expert into `order`: see [`ExpertOrder`].
     Sort {
@@ -357,22 +394,30 @@ impl Step {
                     vector::add_rms_norm(ctx.isa, a, b, Some(weight), *eps, sum, out);
                 });
             }
-            Step::Rope { x, head_dim, pos, inv_freq, magnitude, out } => {
-                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
+            Step::Angles { pos, inv_freq, magnitude, cos, sin } => {
                 let (pos, inv_freq) = (ctx.words(pos), ctx.weights[*inv_freq].elements());
+                let (cos, sin) = (ctx.rows_mut(cos), ctx.rows_mut(sin));
+                over_rows(pos.len(), worker, |rows| {
+                    for row in rows {
+                        // SAFETY: this row of both tables is this worker's own.
+                        let mut parts = unsafe { [cos.alias(), sin.alias()] };
+                        let [cos, sin] = parts.each_mut().map(|table| table.row(row));
+                        vector::rope_angles(&pos[row..=row], inv_freq, *magnitude, cos, sin);
+                    }
+                });
+            }
+            Step::Rope { x, head_dim, cos, sin, out } => {
+                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
+                let (cos, sin) = (ctx.rows(cos), ctx.rows(sin));
                 over_rows(out.rows(), worker, |rows| {
-                    let half = inv_freq.len();
-                    let mut tables = vec![0.0; 2 * rows.len() * half];
-                    let (cos, sin) = tables.split_at_mut(rows.len() * half);
-                    vector::rope_angles(&pos[rows.clone()], inv_freq, *magnitude, cos, sin);
-                    let (cos, sin) = (Rows::new(cos, half), Rows::new(sin, half));
+                    let (cos, sin) = (cos.part(rows.clone()), sin.part(rows.clone()));
                     // SAFETY: this part is this worker's own.
                     let part = unsafe { out.alias() }.part(rows.clone());
                     vector::rope(ctx.isa, x.part(rows).into(), *head_dim, cos, sin, part);
                 });
             }
-            Step::Route { logits, renormalise, weights, experts } => {
-                route(ctx, worker, logits, *renormalise, weights, experts);
+            Step::Route { logits, renormalise, weights, experts, of_step } => {
+                route(ctx, worker, logits, *renormalise, [weights, experts], *of_step);
             }
             Step::Sort { experts, order } => {
                 if worker.index() == 0 {
@@ -518,8 +563,8 @@ fn route(
     worker: &Worker<'_>,
     logits: &RowsArg,
     renormalise: bool,
-    weights: &RowsArg,
-    experts: &RowsArg,
+    [weights, experts]: [&RowsArg; 2],
+    of_step: bool,
 ) {
     let (logits, out) = (ctx.rows(logits), ctx.rows_mut(weights));
     over_rows(out.rows(), worker, |rows| {
@@ -534,9 +579,12 @@ fn route(
                 (out.alias().part(row..row + 1), std::slice::from_raw_parts_mut(at, experts.width))
             };
             let chosen = part.row(0);
-            if let Err(e) = vector::top_k(&probabilities, &mut scratch, chosen, ids) {
+            // Softmax makes NaN of a whole row that has one, or no finite largest logit.
+            if vector::top_k(&probabilities, &mut scratch, chosen, ids).is_err() {
+                // The row goes on with some experts, and the others of the step with theirs.
                 ids.fill(0);
-                ctx.fail(DeviceError::Numeric { op: "route".into(), problem: format!("row {row}: {e}") });
+                chosen.fill(0.0);
+                ctx.refuse("route", REFUSED_LOGITS, of_step.then_some(row));
             }
             if renormalise {
                 let sum: f32 = chosen.iter().sum();

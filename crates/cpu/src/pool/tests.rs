@@ -11,6 +11,30 @@ fn zero_threads_means_every_processor() {
     assert_eq!(Pool::new(PoolOptions::default()).unwrap().threads(), available);
 }
 
+/// Workers are bound when they are as many as the processors of this process, each to its own, and never otherwise.
+#[cfg(target_os = "linux")]
+#[test]
+fn as_many_workers_as_processors_are_bound() {
+    let ids = || core_affinity::get_core_ids().unwrap();
+    let all = ids();
+    let allowed = |threads, pin| {
+        let pool = Pool::new(PoolOptions { threads, pin }).unwrap();
+        let seen = Mutex::new(vec![vec![]; threads]);
+        // What a thread may use is what it is bound to.
+        let job = |worker: &Worker<'_>| lock(&seen)[worker.index()] = ids();
+        pool.run(&job).unwrap();
+        seen.into_inner().unwrap()
+    };
+    let n = all.len();
+    let own: Vec<_> = all.iter().map(|id| vec![*id]).collect();
+    assert_eq!(allowed(n, true), own);
+    assert_eq!(allowed(n, false), vec![all.clone(); n]);
+    assert_eq!(allowed(n + 1, true), vec![all.clone(); n + 1]);
+    for fewer in [1, n / 2, n - 1].into_iter().filter(|fewer| (1..n).contains(fewer)) {
+        assert_eq!(allowed(fewer, true), vec![all.clone(); fewer]);
+    }
+}
+
 #[test]
 fn claims_cover_every_index_once_in_every_phase() {
     const PHASES: usize = 200;

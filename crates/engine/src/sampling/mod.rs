@@ -6,12 +6,14 @@
 //! The draw comes from [`graph::Stream`], keyed by seed and token index, so it does not depend on what else ran.
 
 mod history;
+mod likelihood;
 mod options;
 mod rank;
 mod sampler;
 
 use thiserror::Error;
 
+pub use likelihood::negative_log_likelihood;
 pub use options::{SamplingOptions, Stage};
 pub use sampler::{Candidate, Logprobs, Sampled, Sampler};
 

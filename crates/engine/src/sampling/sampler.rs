@@ -3,6 +3,7 @@
 use graph::Stream;
 
 use super::history::History;
+use super::likelihood::log_normaliser;
 use super::rank::{Ranked, select};
 use super::{SamplingError, SamplingOptions, Stage};
 
@@ -280,9 +281,7 @@ impl Sampler {
     }
 
     fn logprobs(&mut self, id: u32, n: usize) -> Logprobs {
-        let max = self.raw.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let total = self.raw.iter().map(|&logit| (f64::from(logit) - f64::from(max)).exp()).sum::<f64>();
-        let normaliser = f64::from(max) + total.ln();
+        let normaliser = log_normaliser(&self.raw);
         let logprob = |logit: f32| (f64::from(logit) - normaliser) as f32;
         let tokens = (0u32..).zip(&self.raw).map(|(id, &logit)| Ranked::new(logit, id));
         select(tokens, n, &mut self.scratch);

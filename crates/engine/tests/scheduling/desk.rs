@@ -30,6 +30,8 @@ pub(crate) struct Desk {
     pub(crate) engine: Engine,
     pub(crate) device: Arc<FaultyBackend>,
     pub(crate) answers: BTreeMap<RequestId, Answer>,
+    /// Requests that are to be answered: submitted and not cancelled.
+    pub(crate) open: Vec<RequestId>,
     /// Requests in the order of their first token or row.
     pub(crate) begun: Vec<RequestId>,
     /// Requests in the order they ended.
@@ -72,11 +74,18 @@ impl Desk {
         let options = EngineOptions { logits: true, ..options };
         let engine = Engine::new(model(case), device.clone(), &options, &mut |_, _| {});
         let engine = engine.unwrap_or_else(|e| panic!("{e}"));
-        Desk { engine, device, answers: BTreeMap::new(), begun: vec![], ended: vec![] }
+        Desk { engine, device, answers: BTreeMap::new(), open: vec![], begun: vec![], ended: vec![] }
     }
 
     pub(crate) fn submit(&mut self, request: Request) -> RequestId {
-        self.engine.submit(request).unwrap_or_else(|e| panic!("{e}"))
+        let id = self.engine.submit(request).unwrap_or_else(|e| panic!("{e}"));
+        self.open.push(id);
+        id
+    }
+
+    pub(crate) fn cancel(&mut self, id: RequestId) {
+        self.engine.cancel(id);
+        self.open.retain(|open| *open != id);
     }
 
     /// Waits until something happened; false when nothing is left to do.
@@ -105,6 +114,7 @@ impl Desk {
             }
             if answer.end.is_some() {
                 self.ended.push(id);
+                self.open.retain(|open| *open != id);
             }
         }
         true
@@ -113,7 +123,7 @@ impl Desk {
     /// Runs until nothing is left to do.
     pub(crate) fn finish(&mut self) {
         while self.advance() {}
-        assert!(self.engine.is_idle(), "the engine stopped with work left");
+        assert!(self.open.is_empty(), "the engine stopped with work left: {:?}", self.open);
     }
 
     pub(crate) fn answer(&self, id: RequestId) -> &Answer {

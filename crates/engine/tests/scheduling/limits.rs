@@ -3,7 +3,7 @@
 use gristmill_engine::sampling::SamplingOptions;
 use gristmill_engine::{EngineError, EngineOptions, Finish, Request, Task};
 
-use crate::desk::{Desk, alone, generate, prompt, score};
+use crate::desk::{Desk, alone, generate, pool_of, prompt, score};
 
 fn small() -> EngineOptions {
     EngineOptions { context: Some(40), ..EngineOptions::default() }
@@ -16,7 +16,7 @@ fn a_prompt_longer_than_the_context_is_refused_with_both_numbers() {
     assert_eq!(error, EngineError::PromptTooLong { prompt: 41, context: 40 });
     let message = error.to_string();
     assert!(message.contains("41") && message.contains("40"), "{message}");
-    assert!(desk.engine.is_idle());
+    assert!(!desk.advance(), "a refused request is computed");
 }
 
 #[test]
@@ -31,15 +31,43 @@ fn empty_and_foreign_prompts_are_refused() {
 #[test]
 fn a_full_context_ends_the_output() {
     let mut desk = Desk::new(small());
-    let id = desk.submit(generate(prompt(30, 1), 1000));
-    let full = desk.submit(generate(prompt(40, 2), 1000));
+    // Prompt and output are forty tokens, whether or not the last of them has to be computed.
+    for (n, tokens) in [(30, 10), (39, 1), (32, 8), (1, 39)] {
+        let id = desk.submit(generate(prompt(n, 1), 1000));
+        desk.finish();
+        let answer = desk.answer(id);
+        assert_eq!((answer.tokens.len(), &answer.end), (tokens, &Some(Ok(Finish::ContextFull))), "after {n}");
+    }
+    // As many as asked for is as many as asked for, also where they just fit.
+    let id = desk.submit(generate(prompt(30, 1), 10));
     desk.finish();
-    let answer = desk.answer(id);
-    assert_eq!(answer.end, Some(Ok(Finish::ContextFull)));
-    // Forty positions are computed, and each from the thirtieth on gives a token.
-    assert_eq!(answer.tokens.len(), 11);
-    // A prompt that fills the context still has its next token.
-    assert_eq!((desk.answer(full).tokens.len(), &desk.answer(full).end), (1, &Some(Ok(Finish::ContextFull))));
+    assert_eq!((desk.answer(id).tokens.len(), &desk.answer(id).end), (10, &Some(Ok(Finish::MaxTokens))));
+}
+
+#[test]
+fn a_prompt_as_long_as_the_context_has_scores_but_no_output() {
+    let mut desk = Desk::new(small());
+    let error = desk.engine.submit(generate(prompt(40, 2), 1)).unwrap_err();
+    assert_eq!(error, EngineError::NoRoomForOutput { context: 40 });
+    assert!(error.to_string().contains("40 tokens and the context holds 40"), "{error}");
+    let scored = desk.submit(score(prompt(40, 2), 0));
+    let nothing = desk.submit(generate(prompt(40, 2), 0));
+    desk.finish();
+    assert_eq!((desk.answer(scored).logits.len(), &desk.answer(scored).end), (40, &Some(Ok(Finish::Stop))));
+    assert_eq!(desk.answer(nothing).end, Some(Ok(Finish::MaxTokens)));
+}
+
+/// A pool of just one context: the oldest sequence reaches its end however many others want blocks.
+#[test]
+fn the_smallest_pool_holds_a_whole_context() {
+    let mut desk = Desk::new(pool_of(3, small()));
+    assert_eq!(desk.engine.cache_size().blocks, 3);
+    let ids = [0, 1, 2].map(|i| desk.submit(generate(prompt(20, i), 1000)));
+    desk.finish();
+    for (i, id) in ids.iter().enumerate() {
+        assert_eq!(desk.answer(*id), &alone("llama", generate(prompt(20, i as u32), 1000), small()));
+        assert_eq!(desk.answer(*id).tokens.len(), 20);
+    }
 }
 
 #[test]
@@ -92,10 +120,51 @@ fn scores_begin_where_they_are_asked_for() {
 
 #[test]
 fn a_context_that_does_not_fit_is_refused_with_what_would() {
-    let needed = Desk::new(small()).bytes_of(3);
-    let device = Desk::new(small()).device;
-    let options = EngineOptions { cache_bytes: Some(needed - 1), ..small() };
-    let engine = gristmill_engine::Engine::new(crate::desk::model("llama"), device, &options, &mut |_, _| {});
-    let Err(error) = engine else { panic!("accepted") };
-    assert!(matches!(error, EngineError::CacheTooSmall { fits: 32, .. }), "{error}");
+    let desk = Desk::new(small());
+    let refused = |bytes: u64, context| {
+        let options = EngineOptions { cache_bytes: Some(bytes), context, ..small() };
+        let device = desk.device.clone();
+        let engine =
+            gristmill_engine::Engine::new(crate::desk::model("llama"), device, &options, &mut |_, _| {});
+        let Err(error) = engine else { panic!("accepted") };
+        error
+    };
+    let needed = desk.bytes_of(3);
+    let error = refused(needed - 1, Some(40));
+    let EngineError::CacheTooSmall { context: 40, fits: 32, given: true, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(error.to_string().contains("at most 32 tokens fits"), "{error}");
+    let error = refused(needed - 1, Some(1 << 30));
+    assert!(matches!(error, EngineError::CacheTooSmall { context: 0x4000_0000, fits: 32, .. }), "{error}");
+    // Where nothing fits, what would is said, whether or not a context was asked for.
+    for context in [Some(40), None] {
+        let error = refused(1, context);
+        let EngineError::CacheTooSmall { fits: 0, least, .. } = error else { panic!("{error}") };
+        assert_eq!(least, desk.bytes_of(1));
+        let message = error.to_string();
+        assert!(
+            message.contains("and 1 B is the limit") && message.contains("not even the smallest"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn options_out_of_range_are_named_with_the_range() {
+    let base = EngineOptions::default;
+    for (options, name, most) in [
+        (EngineOptions { chunk: 0, ..base() }, "chunk", "8192"),
+        (EngineOptions { chunk: 8193, ..base() }, "chunk", "8192"),
+        (EngineOptions { context: Some(0), ..base() }, "context", "1073741824"),
+        (EngineOptions { context: Some(usize::MAX), ..base() }, "context", "1073741824"),
+        (EngineOptions { max_sequences: 0, ..base() }, "max_sequences", "1024"),
+    ] {
+        let device = Desk::new(small()).device;
+        let engine =
+            gristmill_engine::Engine::new(crate::desk::model("llama"), device, &options, &mut |_, _| {});
+        let Err(EngineError::Option { option, problem }) = engine else { panic!("{options:?} is accepted") };
+        assert_eq!(option, name);
+        assert!(problem.contains("between 1 and") && problem.contains(most), "{problem}");
+    }
 }

@@ -5,3 +5,4 @@ mod limits;
 mod mixes;
 mod order;
 mod recurrent;
+mod refused;

@@ -60,6 +60,19 @@ pub enum FolderError {
     /// A weights file is damaged.
     #[error("{}: {source}", .path.display())]
     Safetensors { path: PathBuf, source: SafetensorsError },
+    /// Files that the index lists are not there.
+    #[error("{}", missing_shards(.index, .dir, .missing, *.listed, .others))]
+    MissingShards {
+        index: PathBuf,
+        /// Where they were looked for.
+        dir: PathBuf,
+        /// Their names, in the order of the index, with what is known of each.
+        missing: Vec<String>,
+        /// How many files the index lists.
+        listed: usize,
+        /// What else of weights the folder holds, also unfinished.
+        others: Vec<String>,
+    },
     /// The index names a file that is not plainly inside the folder.
     #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which is not a path inside the folder", .path.display())]
     Escape { path: PathBuf, tensor: String, file: String },
@@ -140,6 +153,27 @@ impl HfFolder {
     }
 }
 
+/// Which, where, and what to do.
+fn missing_shards(index: &Path, dir: &Path, missing: &[String], listed: usize, others: &[String]) -> String {
+    const MOST: usize = 10;
+    let (index, dir) = (index.display(), dir.display());
+    let mut text = format!(
+        "{index} lists files of weights ({listed}), of which {} not in {dir}: ",
+        match missing.len() {
+            1 => "1 is".to_owned(),
+            n => format!("{n} are"),
+        }
+    );
+    text += &missing.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if missing.len() > MOST {
+        text += &format!(" and {} more", missing.len() - MOST);
+    }
+    if !others.is_empty() {
+        text += &format!("; there are also {}, which it does not list", others.join(", "));
+    }
+    text + "; download the missing files to that folder, or give a folder that is complete"
+}
+
 type Shards = (Vec<SafetensorsFile>, IndexMap<String, usize>);
 
 fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, FolderError> {
@@ -147,7 +181,7 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
     let Some(weight_map) = index.get("weight_map").and_then(Value::as_object) else {
         return Err(json("no object \"weight_map\" from tensor to file".to_owned()));
     };
-    let mut shards: IndexMap<&str, SafetensorsFile> = IndexMap::new();
+    let mut shards: IndexMap<&str, Option<SafetensorsFile>> = IndexMap::new();
     let mut tensors = IndexMap::new();
     for (name, file) in weight_map {
         let Some(file) = file.as_str() else {
@@ -162,21 +196,32 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
         }
         let shard = match shards.get_index_of(file) {
             Some(shard) => shard,
-            None => {
-                let path = dir.join(file);
-                let Some(opened) = open_shard(&path)? else {
-                    return Err(FolderError::Io { path, source: std::io::ErrorKind::NotFound.into() });
-                };
-                shards.insert_full(file, opened).0
-            }
+            None => shards.insert_full(file, open_shard(&dir.join(file))?).0,
         };
-        if shards[shard].tensor(name).is_none() {
+        // Those that are not there are all named below.
+        if shards[shard].as_ref().is_some_and(|shard| shard.tensor(name).is_none()) {
             let (path, tensor, file) = place();
             return Err(FolderError::NotInShard { path, tensor, file });
         }
         tensors.insert(name.clone(), shard);
     }
-    Ok((shards.into_values().collect(), tensors))
+    let missing = shards.iter().filter(|(_, opened)| opened.is_none()).map(|(file, _)| of_missing(dir, file));
+    let missing: Vec<String> = missing.collect();
+    if !missing.is_empty() {
+        let others = names(dir).into_iter().filter(|n| n.contains(".safetensors") && !n.ends_with(".json"));
+        let others = others.filter(|name| !shards.contains_key(name.as_str())).take(3).collect();
+        let (index, dir, listed) = (index_path.to_owned(), dir.to_owned(), shards.len());
+        return Err(FolderError::MissingShards { index, dir, missing, listed, others });
+    }
+    Ok((shards.into_values().flatten().collect(), tensors))
+}
+
+/// A file that is not there; hub caches keep links, whose targets can be gone.
+fn of_missing(dir: &Path, file: &str) -> String {
+    match std::fs::read_link(dir.join(file)) {
+        Ok(target) => format!("{} (a link to {}, which is gone)", clip(file), target.display()),
+        Err(_) => clip(file),
+    }
 }
 
 /// `None` when there is no such file.
@@ -220,13 +265,24 @@ fn read_json(path: &Path) -> Result<Option<Value>, FolderError> {
     }
 }
 
+/// The names in a folder, sorted; none when it cannot be read.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
 /// What else the folder holds that its owner may have meant.
 fn hint(dir: &Path) -> String {
-    let mut names: Vec<String> = match std::fs::read_dir(dir) {
-        Ok(entries) => entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect(),
-        Err(_) => return String::new(),
-    };
-    names.sort();
+    let names = names(dir);
+    if names.iter().any(|name| name == SINGLE) && !dir.join(SINGLE).exists() {
+        return format!("; {}", of_missing(dir, SINGLE));
+    }
+    // With weights of this name only the configuration can be missing.
+    if dir.join(SINGLE).exists() {
+        return format!("; it has {SINGLE}: download the {CONFIG} that belongs to it");
+    }
     let find = |suffixes: &[&str]| names.iter().find(|name| suffixes.iter().any(|s| name.ends_with(s)));
     if let Some(gguf) = find(&[".gguf"]) {
         format!("; for the GGUF file in it give {}", dir.join(gguf).display())

@@ -1,6 +1,18 @@
 // Reading packed weights (see pack.rs). `w4` and `w1` are the same buffer as vectors and as words. HIGH: bits above the
 // low four; BITS: 4 or 8 for codes, 16, 17 (bfloat16) or 32 for elements; SCALES: 0 none, 1 half, 2 half pair, 3 super;
-// OFFSET: what is subtracted from a code.
+// OFFSET: what is subtracted from a
+// code; MINIMUM: whether something is added to the products; NATIVE: `unpack2x16float` is known to be exact.
+
+//#if NATIVE == 1
+fn half_(bits: u32) -> f32 {
+    return unpack2x16float(bits).x;
+}
+//#end
+//#if NATIVE == 0
+fn half_(bits: u32) -> f32 {
+    return half(bits);
+}
+//#end
 
 // Scale of the block's first and second half, and what is added to the products.
 fn block_scales(row: u32, b: u32) -> vec3<f32> {
@@ -8,19 +20,19 @@ fn block_scales(row: u32, b: u32) -> vec3<f32> {
     return vec3<f32>(1.0, 1.0, 0.0);
 //#end
 //#if SCALES == 1
-    let d = half((w1[row + b / 2u] >> (16u * (b % 2u))) & 0xffffu);
+    let d = half_((w1[row + b / 2u] >> (16u * (b % 2u))) & 0xffffu);
     return vec3<f32>(d, d, 0.0);
 //#end
 //#if SCALES == 2
     let pair = w1[row + b];
-    let d = half(pair & 0xffffu);
-    return vec3<f32>(d, d, half(pair >> 16u));
+    let d = half_(pair & 0xffffu);
+    return vec3<f32>(d, d, half_(pair >> 16u));
 //#end
 //#if SCALES == 3
     let at = row + b / 8u * 5u;
     let whole = w1[at];
     let own = w1[at + 1u + (b % 8u) / 2u] >> (16u * (b % 2u));
-    let d = half(whole & 0xffffu);
+    let d = half_(whole & 0xffffu);
 //#if HIGH == 2
     let first = f32(extractBits(bitcast<i32>(own), 0u, 8u));
     let second = f32(extractBits(bitcast<i32>(own), 8u, 8u));
@@ -28,7 +40,7 @@ fn block_scales(row: u32, b: u32) -> vec3<f32> {
 //#end
 //#if HIGH != 2
     let scale = d * f32(own & 255u);
-    return vec3<f32>(scale, scale, -(half(whole >> 16u) * f32((own >> 8u) & 255u)));
+    return vec3<f32>(scale, scale, -(half_(whole >> 16u) * f32((own >> 8u) & 255u)));
 //#end
 //#end
 }
@@ -81,7 +93,7 @@ fn pair(word: u32) -> vec2<f32> {
     return vec2<f32>(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
 //#end
 //#if BITS != 17
-    return vec2<f32>(half(word & 0xffffu), half(word >> 16u));
+    return vec2<f32>(half_(word & 0xffffu), half_(word >> 16u));
 //#end
 }
 

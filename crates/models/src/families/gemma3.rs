@@ -9,9 +9,9 @@ use tensor::ops::Activation;
 use crate::blocks::{Attention, GatedMlp};
 use crate::decoder::{Config, Decoder, Defaults};
 use crate::error::ModelError;
-use crate::keys::Keys;
+use crate::keys::{Keys, Range};
 use crate::registry::Family;
-use crate::rope::Rope;
+use crate::rope::{Beside, Rope, read_theta};
 use crate::step::Step;
 use crate::weights::Names;
 
@@ -57,14 +57,24 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
     keys.never(("attn_logit_softcapping", "attn_logit_softcapping"))?;
     keys.never(("final_logit_softcapping", "final_logit_softcapping"))?;
     keys.only(("use_bidirectional_attention", ""), false)?;
-    let window = keys.nullable(("sliding_window", "attention.sliding_window"))?.unwrap_or(Some(4096));
+    let slides = sliding(config, decoder.layers)?;
+    let window = window(keys, slides.contains(&true))?;
     let rope = Arc::new(local_rope(keys, full.k_dim, decoder.context)?);
     let local = Attention { window, rope, ..full.clone() };
-    let slides = sliding(config, decoder.layers)?;
     let layer = |slides: bool| if slides { local.clone() } else { full.clone() };
     let attention = slides.into_iter().map(layer).collect();
     let mlp = config.gated_mlp("hidden_activation", Activation::GeluTanh)?;
     Ok((decoder, Box::new(Gemma3 { attention, mlp })))
+}
+
+/// The window of the sliding layers. Only without such layers may a file leave it out.
+fn window(keys: &Keys, needed: bool) -> Result<Option<usize>, ModelError> {
+    let key = ("sliding_window", "attention.sliding_window");
+    match keys.nullable(key)? {
+        None if keys.is_gguf() && needed => Err(keys.missing(key, "the window of the sliding layers")),
+        Some(None) if needed => Err(keys.bad(key, "null", "a whole number from 1 on, as some layers slide")),
+        given => Ok(given.unwrap_or(Some(4096))),
+    }
 }
 
 /// The rotary table of the full layers, with the scaling if there is one.
@@ -72,26 +82,24 @@ fn global_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelEr
     if keys.is_gguf() {
         return Rope::read(keys, dims, DEFAULTS.theta, context);
     }
-    let theta = keys.positive(("rope_theta", ""))?.unwrap_or(DEFAULTS.theta);
+    let theta = read_theta(keys, ("rope_theta", ""))?;
     let mut own = rope_parameters(keys, "full_attention")?;
-    own.extend(keys.object(("rope_scaling", ""))?.unwrap_or_default());
-    let own = Keys::within(&own, "rope_parameters.full_attention");
-    Rope::read_object(own, "rope.inv_freq", dims, theta, context, None)
+    let old = keys.object(("rope_scaling", ""))?.unwrap_or_default();
+    let path = if old.is_empty() { "rope_parameters.full_attention" } else { "rope_scaling" };
+    own.extend(old);
+    let default_theta = DEFAULTS.theta;
+    let beside = Beside { theta, default_theta, context, original: None, nested: true };
+    Rope::read_object(Keys::within(&own, path), "rope.inv_freq", dims, &beside)
 }
 
 /// The rotary table of the sliding layers, which no `rope_scaling` touches.
 fn local_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelError> {
-    let port = "rope_swa.inv_freq";
-    let theta = keys.positive(("rope_local_base_freq", "rope.freq_base_swa"))?.unwrap_or(LOCAL_THETA);
+    let theta = read_theta(keys, ("rope_local_base_freq", "rope.freq_base_swa"))?;
     let own = rope_parameters(keys, "sliding_attention")?;
-    Rope::read_object(
-        Keys::within(&own, "rope_parameters.sliding_attention"),
-        port,
-        dims,
-        theta,
-        context,
-        None,
-    )
+    let own = Keys::within(&own, "rope_parameters.sliding_attention");
+    let default_theta = LOCAL_THETA;
+    let beside = Beside { theta, default_theta, context, original: None, nested: true };
+    Rope::read_object(own, "rope_swa.inv_freq", dims, &beside)
 }
 
 /// One of the two objects in `rope_parameters`; empty when it is not there.
@@ -107,14 +115,17 @@ fn rope_parameters(keys: &Keys, kind: &'static str) -> Result<Map<String, Value>
 /// `query_pre_attn_scalar ^ -1/2`. GGUF files leave it out: it is the head's width but in the 27B model, the one of 62
 /// layers, where it is hidden / heads (as llama.cpp infers it too).
 fn score_scale(keys: &Keys, decoder: &Decoder, attention: &Attention) -> Result<f32, ModelError> {
-    if let Some(scale) = keys.positive(("", "attention.scale"))? {
+    // Those of the configurations are about 0.06 to 1; these are what leaves scores that f32 can tell apart.
+    const SCALE: Range = Range::new(1e-4, 1e2, "a number above 0 (from 0.0001 to 100)");
+    const SCALAR: Range = Range::new(1e-4, 1e8, "a number above 0 (from 0.0001 to 1e8)");
+    if let Some(scale) = keys.within_range(("", "attention.scale"), &SCALE)? {
         return Ok(scale as f32);
     }
     let inferred = match decoder.layers {
         62 => decoder.hidden / attention.heads,
         _ => attention.k_dim,
     };
-    let given = keys.positive(("query_pre_attn_scalar", ""))?;
+    let given = keys.within_range(("query_pre_attn_scalar", ""), &SCALAR)?;
     let scalar = given.unwrap_or(if keys.is_gguf() { inferred as f64 } else { 256.0 });
     Ok(scalar.powf(-0.5) as f32)
 }

@@ -1,12 +1,15 @@
 //! LFM2: gated short convolutions, with attention in some layers.
 
+use std::collections::BTreeSet;
+
 use graph::Tensor;
 use tensor::ops::Activation;
 
 use crate::RingSpec;
 use crate::blocks::{Attention, GatedMlp};
-use crate::decoder::{Config, Decoder, Defaults};
+use crate::decoder::{Config, Decoder, Defaults, HEADS, KV_HEADS};
 use crate::error::ModelError;
+use crate::keys::Range;
 use crate::registry::Family;
 use crate::rope::Rope;
 use crate::step::Step;
@@ -58,18 +61,21 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
     let mut decoder = config.decoder(&DEFAULTS)?;
     decoder.names = NAMES;
     decoder.final_norm = "token_embd_norm";
-    let heads = keys.need(("num_attention_heads", "attention.head_count"))?;
-    let attention = kv_heads(config, &decoder)?.into_iter().map(|kv_heads| {
+    let heads = config.need_extent(HEADS)?;
+    let of = |kv| {
         let rope = |dims| Rope::read(keys, dims, DEFAULTS.theta, decoder.context);
-        let of = |kv| config.attention_of(&decoder, &DEFAULTS, [heads, kv], rope);
-        Ok(kv_heads.map(of).transpose()?.map(|a| Attention { qk_norm: true, ..a }))
-    });
+        let attention = config.attention_of(&decoder, &DEFAULTS, [heads, kv], rope)?;
+        Ok(Attention { qk_norm: true, ..attention })
+    };
+    let kv_heads = kv_heads(config, &decoder, heads)?;
+    if kv_heads.iter().all(Option::is_none) {
+        // The keys of attention are read and checked all the same.
+        of(heads)?;
+    }
+    let attention = kv_heads.into_iter().map(|kv| kv.map(of).transpose());
     let attention = attention.collect::<Result<_, ModelError>>()?;
     let length_key = ("conv_L_cache", "shortconv.l_cache");
-    let length = match keys.count(length_key)? {
-        None if keys.is_gguf() => keys.need(length_key)?,
-        given => given.unwrap_or(3),
-    };
+    let length = config.extent_or(length_key, 3)?;
     if length < 2 {
         return Err(keys.unsupported(length_key, length, "2 and more are"));
     }
@@ -90,18 +96,18 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
 }
 
 /// For each layer the KV heads, or `None` where it convolves. GGUF says so by a list with zeros.
-fn kv_heads(config: &Config, decoder: &Decoder) -> Result<Vec<Option<usize>>, ModelError> {
+fn kv_heads(config: &Config, decoder: &Decoder, heads: usize) -> Result<Vec<Option<usize>>, ModelError> {
     let (keys, layers) = (&config.keys, decoder.layers);
     if keys.is_gguf() {
-        let key = ("", "attention.head_count_kv");
-        let list = keys.numbers(key)?.unwrap_or_default();
+        let list = keys.numbers(KV_HEADS)?.unwrap_or_default();
         if list.len() != layers {
-            return Err(keys.bad(key, format!("{} long", list.len()), &format!("a list {layers} long")));
+            return Err(keys.bad(KV_HEADS, format!("{} long", list.len()), &format!("a list {layers} long")));
         }
         return Ok(list.into_iter().map(|n| (n > 0).then_some(n)).collect());
     }
-    let kv_heads = keys.count(("num_key_value_heads", ""))?.unwrap_or(8);
-    let indices = keys.numbers(("full_attn_idxs", ""))?;
+    let default = if keys.is_null(KV_HEADS) { heads } else { 8 };
+    let kv_heads = config.extent(KV_HEADS)?.unwrap_or(default);
+    let indices = keys.layers(("full_attn_idxs", ""), layers)?;
     let key = ("layer_types", "");
     let attends: Vec<bool> = match keys.texts(key)? {
         Some(types) if types.len() != layers => {
@@ -113,7 +119,14 @@ fn kv_heads(config: &Config, decoder: &Decoder) -> Result<Vec<Option<usize>>, Mo
                 "conv" => Ok(false),
                 _ => Err(keys.unsupported(key, t, "full_attention and conv are")),
             };
-            types.into_iter().map(known).collect::<Result<_, _>>()?
+            let attends = types.into_iter().map(known).collect::<Result<Vec<_>, _>>()?;
+            let named = |(layer, attends): (usize, &bool)| attends.then_some(layer);
+            let named: BTreeSet<usize> = attends.iter().enumerate().filter_map(named).collect();
+            if let Some(indices) = indices.filter(|i| i.iter().copied().collect::<BTreeSet<_>>() != named) {
+                let expected = format!("{named:?}, as `layer_types` says, or absent");
+                return Err(keys.bad(("full_attn_idxs", ""), format!("{indices:?}"), &expected));
+            }
+            attends
         }
         None => (0..layers).map(|l| indices.as_ref().is_none_or(|i| i.contains(&l))).collect(),
     };
@@ -124,29 +137,28 @@ fn kv_heads(config: &Config, decoder: &Decoder) -> Result<Vec<Option<usize>>, Mo
 fn ffn_width(config: &Config) -> Result<usize, ModelError> {
     let keys = &config.keys;
     if keys.is_gguf() {
-        return keys.need(("", "feed_forward_length"));
+        return config.need_extent(("", "feed_forward_length"));
     }
+    // Before it is reduced it may exceed what is stored. The first key wins.
     let (old, new) = (("block_ff_dim", ""), ("intermediate_size", ""));
-    let given = keys.count(new)?;
-    let width = match keys.count(old)?.or(given) {
-        Some(width) => width,
-        None => keys.need(new)?,
+    let (key, width) = match (keys.count(old)?, keys.count(new)?) {
+        (Some(width), _) => (old, width),
+        (None, Some(width)) => (new, width),
+        (None, None) => (new, keys.need(new)?),
     };
+    const MULTIPLIER: Range = Range::new(1e-3, 1e3, "a number above 0 (from 0.001 to 1000)");
     let multiplier_key = ("block_ffn_dim_multiplier", "");
-    let multiplier = keys.positive(multiplier_key)?.unwrap_or(1.0);
-    let multiple = keys.count(("block_multiple_of", ""))?.unwrap_or(256);
-    if !keys.flag(("block_auto_adjust_ff_dim", ""))?.unwrap_or(true) {
-        return Ok(width);
-    }
-    let reduced = 2 * width / 3;
-    if keys.is_null(multiplier_key) {
-        return Ok(reduced);
-    }
-    let scaled = multiplier * reduced as f64;
-    if scaled > f64::from(i32::MAX) {
-        return Err(keys.bad(multiplier_key, multiplier, "a multiplier that gives a possible width"));
-    }
-    Ok((scaled as usize).next_multiple_of(multiple))
+    let multiplier = keys.within_range(multiplier_key, &MULTIPLIER)?.unwrap_or(1.0);
+    let multiple = config.extent(("block_multiple_of", ""))?.unwrap_or(256);
+    let adjusted = if !keys.flag(("block_auto_adjust_ff_dim", ""))?.unwrap_or(true) {
+        width
+    } else if keys.is_null(multiplier_key) {
+        2 * width / 3
+    } else {
+        // At most 2^31 * 1000.
+        ((multiplier * (2 * width / 3) as f64) as usize).next_multiple_of(multiple)
+    };
+    config.possible(key, adjusted)
 }
 
 impl Lfm2 {

@@ -46,9 +46,15 @@ pub(super) fn sliding_from(
     let keys = &config.keys;
     let used = keys.flag(("use_sliding_window", ""))?.unwrap_or(false);
     let window = keys.nullable(("sliding_window", ""))?.unwrap_or(Some(4096)).filter(|_| used);
-    let first = keys.nullable(("max_window_layers", ""))?.map_or(28, Option::unwrap_or_default);
-    let named = config.sliding_layers(decoder.layers)?;
-    let slides = named.unwrap_or_else(|| (0..decoder.layers).map(|layer| layer >= first).collect());
+    let first = keys.whole(("max_window_layers", ""))?.unwrap_or(28);
+    let slides = match config.sliding_layers(decoder.layers)? {
+        Some(named) if window.is_none() && named.contains(&true) => {
+            let known = "full_attention is, while use_sliding_window is not true or sliding_window is null";
+            return Err(keys.unsupported(("layer_types", ""), "sliding_attention", known));
+        }
+        Some(named) => named,
+        None => (0..decoder.layers).map(|layer| layer >= first).collect(),
+    };
     let layer = |slides: bool| Attention { window: window.filter(|_| slides), ..attention.clone() };
     Ok(slides.into_iter().map(layer).collect())
 }

@@ -63,24 +63,23 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
 fn experts(config: &Config, activation: Activation) -> Result<Moe, ModelError> {
     let keys = &config.keys;
     // transformers 5 writes the second name.
-    let experts = keys.count(("num_experts", "expert_count"))?.or(keys.count(("num_local_experts", ""))?);
-    let experts = match experts {
-        None if keys.is_gguf() => keys.need(("", "expert_count"))?,
-        given => given.unwrap_or(128),
+    let (key, new) = (("num_experts", "expert_count"), ("num_local_experts", ""));
+    let (experts, other) = (config.extent(key)?, config.extent(new)?);
+    if let (Some(experts), Some(other)) = (experts, other)
+        && experts != other
+    {
+        return Err(keys.bad(new, other, &format!("{experts}, as `num_experts` says")));
+    }
+    let experts = match experts.or(other) {
+        Some(experts) => experts,
+        None => config.extent_or(key, 128)?,
     };
     let chosen_key = ("num_experts_per_tok", "expert_used_count");
-    let chosen = match keys.count(chosen_key)? {
-        None if keys.is_gguf() => keys.need(chosen_key)?,
-        given => given.unwrap_or(8),
-    };
+    let chosen = config.extent_or(chosen_key, 8)?;
     if chosen > experts {
         return Err(keys.bad(chosen_key, chosen, &format!("at most the number of experts, {experts}")));
     }
-    let width_key = ("moe_intermediate_size", "expert_feed_forward_length");
-    let width = match keys.count(width_key)? {
-        None if keys.is_gguf() => keys.need(width_key)?,
-        given => given.unwrap_or(768),
-    };
+    let width = config.extent_or(("moe_intermediate_size", "expert_feed_forward_length"), 768)?;
     // llama.cpp always renormalises this family and so its files do not say it; transformers does not unless told.
     let renormalise = keys.flag(("norm_topk_prob", "expert_weights_norm"))?.unwrap_or(keys.is_gguf());
     keys.only(("", "expert_weights_scale"), 1.0)?;
@@ -99,7 +98,7 @@ fn moe_layers(config: &Config, layers: usize) -> Result<Vec<bool>, ModelError> {
         return Ok((0..layers).map(routed).collect());
     }
     let every = keys.count(("decoder_sparse_step", ""))?.unwrap_or(1);
-    let dense = keys.numbers(("mlp_only_layers", ""))?.unwrap_or_default();
+    let dense = keys.layers(("mlp_only_layers", ""), layers)?.unwrap_or_default();
     Ok((0..layers).map(|layer| (layer + 1) % every == 0 && !dense.contains(&layer)).collect())
 }
 

@@ -102,7 +102,8 @@ pub enum Op {
 
     // --- moe (moe.rs) ---
     /// Chooses experts: softmax over all logits, the `k` largest (ties to the lower id), optionally renormalised to
-    /// sum 1. `logits f32 [R, E]` -> `weights f32 [R, k]`, `experts u32 [R, k]`.
+    /// sum 1. `logits f32 [R, E]` -> `weights f32 [R, k]`, `experts u32 [R, k]`. A row that holds NaN, or whose largest
+    /// logit is not finite, is refused by itself ([`moe::REFUSED_LOGITS`]): the others have their results.
     Route {
         /// Experts per row.
         k: usize,

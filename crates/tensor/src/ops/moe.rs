@@ -5,6 +5,9 @@ use super::reference::{Bounds, FLUSH, Precision, ReferenceError, UNIT, bad_value
 use super::{Check, Op, Operand, OperandError, result};
 use crate::{DType, HostTensor};
 
+/// What [`Op::Route`] says of logits that choose nothing.
+pub const REFUSED_LOGITS: &str = "the router's logits hold NaN, or no largest that is finite";
+
 pub(super) fn infer(op: &Op, c: &Check) -> Result<Vec<Operand>, OperandError> {
     match op {
         Op::Route { k, .. } => {
@@ -38,7 +41,7 @@ pub(super) fn infer(op: &Op, c: &Check) -> Result<Vec<Operand>, OperandError> {
 
 pub(super) fn reference(op: &Op, args: &[HostTensor]) -> Result<Vec<HostTensor>, ReferenceError> {
     match op {
-        Op::Route { k, renormalise } => route(op, &args[0], *k, *renormalise),
+        Op::Route { k, renormalise } => route(&args[0], *k, *renormalise),
         Op::ExpertMatMul => {
             let y = expert_products(op, args, matmul)?;
             let dims = [args[2].dims()[0], args[2].dims()[1], args[1].dims()[1]];
@@ -56,7 +59,7 @@ pub(super) fn bounds(op: &Op, args: &[HostTensor], precision: Precision) -> Resu
         Op::Route { k, renormalise } => {
             // An exponential carries its argument's rounding, which is a unit of the distance to the largest logit;
             // the sum of E of them and a few operations follow, twice over when the chosen ones are renormalised.
-            let weights = route(op, &args[0], *k, *renormalise)?.swap_remove(0);
+            let weights = route(&args[0], *k, *renormalise)?.swap_remove(0);
             let experts = args[0].dims()[1];
             let mut bound = Vec::with_capacity(weights.shape().elements());
             for (weights, logits) in weights.f32s()?.chunks(*k).zip(args[0].f32s()?.chunks(experts)) {
@@ -78,18 +81,13 @@ pub(super) fn bounds(op: &Op, args: &[HostTensor], precision: Precision) -> Resu
     }
 }
 
-fn route(
-    op: &Op,
-    logits: &HostTensor,
-    k: usize,
-    renormalise: bool,
-) -> Result<Vec<HostTensor>, ReferenceError> {
+fn route(logits: &HostTensor, k: usize, renormalise: bool) -> Result<Vec<HostTensor>, ReferenceError> {
     let (rows, experts) = (logits.dims()[0], logits.dims()[1]);
     let (mut weights, mut ids) = (Vec::with_capacity(rows * k), Vec::with_capacity(rows * k));
     for (r, row) in wide(logits)?.chunks_exact(experts).enumerate() {
         let top = row.iter().fold(f64::NEG_INFINITY, |m, l| m.max(*l));
         if row.iter().any(|l| l.is_nan()) || !top.is_finite() {
-            return bad_value(op, 0, format!("row {r} holds NaN, or nothing finite"));
+            return Err(ReferenceError::Row { row: r, problem: REFUSED_LOGITS });
         }
         let sum: f64 = row.iter().map(|l| (l - top).exp()).sum();
         // Softmax keeps the order of the logits; a stable sort leaves equal ones in the order of their ids.

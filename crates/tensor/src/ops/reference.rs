@@ -40,6 +40,14 @@ pub enum ReferenceError {
         /// The value and what was expected.
         problem: String,
     },
+    /// A row of operand 0 holds values that the op does not allow. The results of the other rows do not depend on it.
+    #[error("row {row}: {problem}")]
+    Row {
+        /// Which entry of the first axis; the first where there are several.
+        row: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
 }
 
 /// The unit roundoff of f32, 2^-24.

@@ -298,7 +298,7 @@ fn what_does_not_exist_is_named() {
         "operand 2 (experts): row 0 chooses expert 2 of 2"
     );
     let route = Op::Route { k: 1, renormalise: false };
-    assert!(said(route, &[floats(&[1, 2], &[f32::NAN, 1.])]).contains("row 0 holds NaN"));
+    assert!(said(route, &[floats(&[1, 2], &[f32::NAN, 1.])]).contains("row 0: the router's logits"));
     let ring = floats(&[1, 1, 1], &[0.]);
     let conv = |pos, slot, snap| {
         let w = floats(&[1, 2], &[1., 1.]);

@@ -20,13 +20,10 @@ pub fn goldens_gguf() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens-gguf")
 }
 
-/// A directory named by an environment variable; `None`, said on stderr, where it is not set.
-pub fn directory(variable: &str) -> Option<PathBuf> {
+/// A directory named by an environment variable. A test that asks for it was run on purpose and fails without it.
+pub fn directory(variable: &str) -> PathBuf {
     let path = std::env::var_os(variable).map(PathBuf::from);
-    if path.is_none() {
-        eprintln!("{variable} is not set: nothing tested");
-    }
-    path
+    path.unwrap_or_else(|| panic!("{variable} is not set: nothing can be tested"))
 }
 
 /// A metadata value, reduced to what vocabularies hold.

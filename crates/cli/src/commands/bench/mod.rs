@@ -6,36 +6,36 @@ mod work;
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
-use gristmill::{Checkpoint, EngineOptions, Model, device_limits, load_engine};
+use gristmill::{Checkpoint, EngineError, Error, LoadOptions, MAX_CONTEXT, Model, device_limits};
 
-use crate::args::{DeviceArgs, ModelArgs, PrecisionArg, ThreadArgs, positive, size};
+use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs, positive, size, threads, within};
 use crate::error::Usage;
-use crate::output::{byte_bar, note};
-use crate::resolve::load_options;
+use crate::output::note;
+use crate::resolve::{engine_options, load};
 
 use measure::Test;
 use report::{Row, Subject};
 use work::Work;
 
-/// Arguments of `bench`.
+/// Measure speed, in the rows and columns of llama-bench
 ///
 /// A test `ppN` computes a prompt of N tokens and the logits of its last; `tgN` generates N tokens one by one; `@ dD`
 /// does so after D tokens. Each test runs once to warm up, then `-r` times.
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
     /// Prompt lengths, separated by commas; 0 for none
-    #[arg(short = 'p', long, value_name = "N,...", value_delimiter = ',', default_value = "512")]
+    #[arg(short = 'p', long, value_name = "N,...", value_delimiter = ',', value_parser = count, default_value = "512")]
     n_prompt: Vec<usize>,
     /// Numbers of generated tokens, separated by commas; 0 for none
-    #[arg(short = 'n', long, value_name = "N,...", value_delimiter = ',', default_value = "128")]
+    #[arg(short = 'n', long, value_name = "N,...", value_delimiter = ',', value_parser = count, default_value = "128")]
     n_gen: Vec<usize>,
     /// Depths: tokens in the cache before a test, separated by commas
-    #[arg(short = 'd', long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
+    #[arg(short = 'd', long, value_name = "N,...", value_delimiter = ',', value_parser = count, default_value = "0")]
     n_depth: Vec<usize>,
-    /// CPU worker threads, separated by commas [default: one per processor]
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = positive)]
+    /// CPU worker threads, separated by commas, at most four for each processor [default: one for each]
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
     /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive)]
@@ -43,12 +43,6 @@ pub(crate) struct BenchArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// Kernels [default: fast for quantised models]
-    #[arg(long, value_name = "CLASS")]
-    precision: Option<PrecisionArg>,
-    /// Prompt tokens computed in one step
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    chunk: usize,
     /// Size of the buffer that is read to measure memory bandwidth; 0 measures no limits
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = probe_size)]
     probe: u64,
@@ -56,6 +50,8 @@ pub(crate) struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    step: StepArgs,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -66,6 +62,11 @@ enum Format {
     Json,
     /// Comma-separated values with a header line
     Csv,
+}
+
+/// A number of tokens of a test.
+fn count(text: &str) -> Result<usize, String> {
+    within(text, 0, MAX_CONTEXT)
 }
 
 fn probe_size(text: &str) -> Result<u64, String> {
@@ -92,8 +93,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         return Err(Usage::error("there is nothing to measure: -p and -n are both 0"));
     };
     let (path, checkpoint) = args.model.open()?;
-    let model = Model::open(checkpoint.clone())
-        .map_err(|source| gristmill::Error::Model { path: path.clone(), source })?;
+    let model =
+        Model::open(checkpoint.clone()).map_err(|source| Error::Model { path: path.clone(), source })?;
     let work = Work::of(&model)?;
     let subject = Subject::new(&path, model.info(), &checkpoint);
     drop(model);
@@ -124,22 +125,23 @@ fn run_group(
     checkpoint: &Arc<Checkpoint>,
     work: &Work,
 ) -> Result<Vec<Row>> {
-    let engine_options = EngineOptions {
-        precision: args.precision.map(Into::into),
-        context: Some(context),
-        max_sequences: 1,
-        chunk: args.chunk,
-        ..EngineOptions::default()
+    let cache = CacheArgs { context: Some(context), kv_memory: None };
+    let options = LoadOptions {
+        device: args.device.device.clone(),
+        device_options: args.device.options(threads),
+        engine: engine_options(&args.step, &cache),
     };
-    let options = load_options(&args.device, &ThreadArgs { threads: Some(threads) }, engine_options);
     measure::reset_peak_memory();
-    let bar = byte_bar("loading");
-    let loaded = load_engine(path, checkpoint.clone(), &options, &mut |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    let mut engine = loaded?;
+    let mut engine = load(path, checkpoint.clone(), &options).map_err(|error| match error {
+        // The context follows from the tests: they are what can be changed.
+        Error::Engine(EngineError::Option { option: "context", problem }) => {
+            Usage::error(format!("-p, -n and -d: the context of the longest test {problem}"))
+        }
+        Error::Engine(error @ EngineError::CacheTooSmall { .. }) => {
+            anyhow!("{error}; measure fewer tokens with -p, -n and -d")
+        }
+        other => other.into(),
+    })?;
     let mut rows = vec![];
     for test in tests {
         note(format_args!("{test}, {threads} threads"));
@@ -147,7 +149,7 @@ fn run_group(
         rows.push(Row {
             test: *test,
             threads,
-            chunk: args.chunk,
+            chunk: args.step.chunk,
             repetitions: args.repetitions,
             device: engine.backend().description(),
             precision: engine.precision(),
@@ -160,9 +162,10 @@ fn run_group(
     drop(engine);
     if args.probe > 0 {
         let bytes = usize::try_from(args.probe)?;
-        let limits = device_limits(&options.device, &options.device_options, bytes)?;
-        for row in &mut rows {
-            row.shares = Some(work.shares(row, limits));
+        if let Some(limits) = device_limits(&options.device, &options.device_options, bytes)? {
+            for row in &mut rows {
+                row.shares = Some(work.shares(row, limits));
+            }
         }
     }
     Ok(rows)

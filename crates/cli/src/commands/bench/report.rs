@@ -6,10 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use gristmill::{Checkpoint, ModelInfo, Precision};
+use gristmill::{ByteSize, Checkpoint, ModelInfo, Precision};
 use serde_json::{Map, Value, json};
 
-use crate::output::bytes;
 use crate::resolve::precision_name;
 
 use super::measure::Test;
@@ -106,7 +105,7 @@ pub(super) fn markdown(subject: &Subject, rows: &[Row]) -> Result<()> {
         let rate = row.rate();
         cells.push([
             subject.kind.clone(),
-            bytes(subject.bytes),
+            ByteSize(subject.bytes).to_string(),
             count(subject.parameters),
             format!("{}, {}", row.device, precision_name(row.precision)),
             row.threads.to_string(),

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use checks::variants::with_metadata;
+use gristmill::Checkpoint;
 use gristmill::parts::formats::Bytes;
+use gristmill::parts::formats::gguf::Value;
 use gristmill::parts::formats::safetensors::SafetensorsFile;
 
 /// The program, not yet run.
@@ -33,6 +36,33 @@ pub(crate) fn fails(args: &[&str], code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
     assert!(output.stdout.is_empty(), "{args:?} wrote to standard output");
     errors
+}
+
+/// Runs the program with a standard output that nobody reads; gives the exit code and standard error.
+pub(crate) fn unread(args: &[&str]) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = program();
+    let child = command.args(args).stdout(writer).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let output = child.wait_with_output().expect("the program ends");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A file of the `llama` golden with a chat template.
+pub(crate) fn with_template(template: &str) -> tempfile::NamedTempFile {
+    let checkpoint =
+        Checkpoint::open(tests("goldens-gguf/llama.gguf").as_ref()).expect("goldens are readable");
+    let template = ("tokenizer.chat_template", Value::String(template.to_owned()));
+    let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
+    let bytes = with_metadata(&checkpoint, &[template]).expect("goldens can be written again");
+    std::fs::write(file.path(), bytes).expect("a temporary file");
+    file
+}
+
+/// The ids of a text, special tokens included.
+pub(crate) fn tokenize(model: &str, text: &str) -> Vec<u32> {
+    let printed = ok(&["tokenize", "-m", model, "--ids", text]);
+    printed.trim().split(',').map(|id| id.parse().expect("ids are numbers")).collect()
 }
 
 /// A path below the repository's `tests`.
