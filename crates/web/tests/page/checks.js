@@ -125,12 +125,24 @@ async function lost() {
     return problem;
 }
 
+// Without an adapter, the error says what a page needs.
+async function absent() {
+    const request = GPU.prototype.requestAdapter;
+    GPU.prototype.requestAdapter = async () => null;
+    try {
+        return await failure(Model.load(await bytes("llama"), SMALL), /WebGPU/);
+    } finally {
+        GPU.prototype.requestAdapter = request;
+    }
+}
+
 const checks = [
     ...GOLDENS.map(([name, options]) => [`golden ${name}`, () => golden(name, options)]),
     ["fast precision", () => fast("llama")],
     ["text and arguments", text],
     ["a kernel is refused", refused],
     ["the device is lost", lost],
+    ["there is no adapter", absent],
 ];
 
 async function run(check) {
