@@ -79,6 +79,8 @@ pub(crate) fn run() -> Result<()> {
     cargo("determinism", &suite("gristmill-checks", "determinism"));
     cargo("scheduling", &suite("gristmill-engine", "scheduling"));
     cargo("mutation check", &["xtask", "mutate"]);
+    cargo("crates of the browser build", &["xtask", "wasm"]);
+    cargo("the browser build in a browser", &["xtask", "web"]);
     for Wanting { name, variables, package, test } in WANTING {
         let unset: Vec<_> = variables.iter().copied().filter(|v| std::env::var_os(v).is_none()).collect();
         rows.push(if unset.is_empty() {

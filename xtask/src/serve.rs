@@ -1,8 +1,9 @@
-//! A server for one page on this machine: files, and one report back.
+//! A server for one page on this machine: files, and reports back.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -12,15 +13,20 @@ use anyhow::{Context, Result, bail};
 const REPORT: usize = 1 << 20;
 
 /// Serves until the program ends. Folders are given with the start of the addresses they appear under, and the address
-/// `/` is the page `index.html` of the first. Gives the server's address and the reports that are sent to `/report`.
+/// `/` is `index.html` in the first. Gives the server's address and the reports that are sent to `/report`.
 pub(crate) fn serve(folders: Vec<(&'static str, PathBuf)>) -> Result<(SocketAddr, Receiver<String>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port to serve a page on")?;
     let address = listener.local_addr()?;
     let (reports, received) = channel();
+    let folders = Arc::new(folders);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // A browser that stops in the middle of a request is no fault of the server's.
-            let _ = answer(&stream, &folders, &reports);
+            let (folders, reports) = (folders.clone(), reports.clone());
+            // A thread each: browsers open connections that they then say nothing on.
+            std::thread::spawn(move || {
+                // One that stops in the middle of a request is no fault of the server's.
+                let _ = answer(&stream, &folders, &reports);
+            });
         }
     });
     Ok((address, received))

@@ -58,8 +58,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// A compiler that can build for wasm32.
 pub(crate) struct Toolchain {
-    /// Instead of the toolchain's own.
-    rustc: Option<PathBuf>,
+    /// Compiler and sysroot, instead of the toolchain's own.
+    own: Option<(PathBuf, PathBuf)>,
     /// The standard library is built too.
     build_std: bool,
 }
@@ -74,18 +74,18 @@ impl Toolchain {
         let sysroot = output(Command::new(&rustc).args(["--print", "sysroot"]))?;
         let sysroot = Path::new(sysroot.trim());
         if sysroot.join("lib/rustlib").join(TARGET).join("lib").is_dir() {
-            return Ok(Toolchain { rustc: None, build_std: false });
+            return Ok(Toolchain { own: None, build_std: false });
         }
         if sysroot.join("lib/rustlib/src/rust/library/Cargo.lock").is_file() {
-            return Ok(Toolchain { rustc: None, build_std: true });
+            return Ok(Toolchain { own: None, build_std: true });
         }
-        let rustc = with_source(&rustc, sysroot).with_context(|| {
+        let own = with_source(&rustc, sysroot).with_context(|| {
             format!(
                 "the Rust toolchain has no standard library for {TARGET}: `rustup target add {TARGET}` installs it. \
                  Making one failed as follows"
             )
         })?;
-        Ok(Toolchain { rustc: Some(rustc), build_std: true })
+        Ok(Toolchain { own: Some(own), build_std: true })
     }
 
     /// A cargo command for wasm32.
@@ -96,8 +96,9 @@ impl Toolchain {
         cargo.arg("--target-dir").arg(folder().join("build"));
         // Line tables of a module that nobody debugs are four fifths of it.
         cargo.env("CARGO_PROFILE_DEV_DEBUG", "none");
-        if let Some(rustc) = &self.rustc {
-            cargo.env("RUSTC", rustc);
+        if let Some((rustc, sysroot)) = &self.own {
+            // Clippy's driver takes the place of the compiler and asks nobody but this variable.
+            cargo.env("RUSTC", rustc).env("SYSROOT", sysroot);
         }
         if self.build_std {
             // The stable compiler takes `-Z` so.
@@ -107,8 +108,8 @@ impl Toolchain {
     }
 }
 
-/// A compiler like `rustc` whose sysroot has the source of the standard library as well.
-fn with_source(rustc: &Path, sysroot: &Path) -> Result<PathBuf> {
+/// A compiler like `rustc` whose sysroot, given too, has the source of the standard library as well.
+fn with_source(rustc: &Path, sysroot: &Path) -> Result<(PathBuf, PathBuf)> {
     let version = output(Command::new(rustc).arg("--version"))?;
     let version = version.split_whitespace().nth(1).context("rustc --version names no version")?.to_owned();
     let folder = folder().join(format!("rust-{version}"));
@@ -135,7 +136,7 @@ fn with_source(rustc: &Path, sysroot: &Path) -> Result<PathBuf> {
         std::fs::write(&wrapper, script)?;
         run_to_end(Command::new("chmod").arg("+x").arg(&wrapper))?;
     }
-    Ok(wrapper)
+    Ok((wrapper, folder.join("sysroot")))
 }
 
 #[cfg(unix)]

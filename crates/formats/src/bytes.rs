@@ -127,3 +127,18 @@ impl std::fmt::Debug for Bytes {
         write!(f, "{} bytes, {kind}", self.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_not_copied() {
+        let vector = vec![7u8; 100];
+        let at = vector.as_ptr();
+        let bytes = Bytes::from(vector);
+        assert_eq!((bytes.as_ptr(), bytes.clone().as_ptr(), bytes.len()), (at, at, 100));
+        let shared: Arc<[u8]> = Arc::from([1u8, 2, 3]);
+        assert_eq!(Bytes::from(shared.clone()).as_ptr(), shared.as_ptr());
+    }
+}

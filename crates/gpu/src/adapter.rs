@@ -129,7 +129,9 @@ async fn absent(index: usize, backends: Option<Backends>) -> String {
 }
 
 /// Where adapters come from.
-const INSTALL: &str = if cfg!(target_os = "linux") {
+const INSTALL: &str = if cfg!(target_arch = "wasm32") {
+    "the browser offers no WebGPU here, for which it needs a secure page and a GPU that it does not block"
+} else if cfg!(target_os = "linux") {
     "install the Vulkan driver of its vendor and the loader (packages like `libvulkan1`); for a GPU in software, Mesa's \
      drivers (packages like `mesa-vulkan-drivers`)"
 } else if cfg!(target_os = "windows") {
@@ -150,13 +152,7 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
         enumerate(options.backends).await.into_iter().nth(index)
     };
     let Some(adapter) = adapter else {
-        #[cfg(target_arch = "wasm32")]
-        let reason =
-            "this browser offers no WebGPU adapter here: it needs a secure page and a GPU it does not block"
-                .into();
-        #[cfg(not(target_arch = "wasm32"))]
-        let reason = absent(index, options.backends).await;
-        return Err(DeviceError::Absent(reason));
+        return Err(DeviceError::Absent(absent(index, options.backends).await));
     };
     let info = describe(&adapter);
     let (features, limits) = match options.profile {

@@ -59,12 +59,14 @@ impl Model {
     /// # Errors
     /// Bytes that are no GGUF file, a model that is not supported, no WebGPU adapter, a context that does not fit.
     pub async fn load(bytes: Vec<u8>, options: JsLoadOptions) -> Result<Model, JsError> {
+        let default = EngineOptions::default();
         let options = EngineOptions {
             precision: options.precision()?,
             context: options.context()?,
+            chunk: options.chunk()?.unwrap_or(default.chunk),
             // One conversation.
             max_sequences: 1,
-            ..EngineOptions::default()
+            ..default
         };
         let checkpoint = Arc::new(Checkpoint::from_bytes(bytes)?);
         let tokenizer = tokenizer_of(&checkpoint).map(Arc::new).map_err(|e| e.to_string());

@@ -13,6 +13,8 @@ export interface LoadOptions {
     precision?: "exact" | "fast";
     /** Longest sequence in tokens, prompt and output together. The trained length, if absent. */
     context?: number;
+    /** Most tokens of a prompt in one step: smaller steps keep the page's GPU free for others. It changes no answer. */
+    chunk?: number;
 }
 
 export interface GenerateOptions {
@@ -38,6 +40,8 @@ extern "C" {
     fn precision_(this: &JsLoadOptions) -> JsValue;
     #[wasm_bindgen(method, getter, js_name = context)]
     fn context_(this: &JsLoadOptions) -> JsValue;
+    #[wasm_bindgen(method, getter, js_name = chunk)]
+    fn chunk_(this: &JsLoadOptions) -> JsValue;
 
     /// How text is generated.
     #[wasm_bindgen(typescript_type = "GenerateOptions")]
@@ -83,6 +87,10 @@ impl JsLoadOptions {
 
     pub(crate) fn context(&self) -> Result<Option<usize>, JsError> {
         count("context", &self.context_())
+    }
+
+    pub(crate) fn chunk(&self) -> Result<Option<usize>, JsError> {
+        count("chunk", &self.chunk_())
     }
 }
 
