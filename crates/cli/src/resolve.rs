@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gristmill::{
-    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions,
-    Precision, Profile, load_engine,
+    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, Precision,
+    Profile, load_engine,
 };
 
 use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};

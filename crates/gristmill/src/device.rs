@@ -39,7 +39,6 @@ pub fn most_threads() -> usize {
     THREADS_PER_PROCESSOR * processors()
 }
 
-
 /// What a device name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {

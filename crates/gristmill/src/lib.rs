@@ -33,13 +33,11 @@ mod llm;
 mod score;
 mod tokenizer;
 
-pub use block_on::{block_on, next_events};
+pub use block_on::next_events;
 pub use device::{
     DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
-    gpu_adapters, open_device,
+    gpu_adapters, most_threads, open_device,
 };
-pub use block_on::next_events;
-pub use device::{DeviceOptions, Limits, device_limits, device_names, most_threads, open_device};
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{
     ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task,

@@ -6,12 +6,10 @@ use anyhow::Result;
 use clap::Args;
 use gristmill::parts::cpu::isa::CpuIsa;
 use gristmill::parts::gpu::AdapterInfo;
-use gristmill::{DeviceOptions, gpu_adapters, open_device};
+use gristmill::{ByteSize, DeviceOptions, gpu_adapters, open_device};
 use serde_json::{Map, Value, json};
 
-use crate::output::bytes;
-
-/// Arguments of `devices`.
+/// List the devices of this machine with what they offer
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArgs {
     /// Print JSON
@@ -117,7 +115,7 @@ fn print_gpu(out: &mut impl Write, index: usize, adapter: &AdapterInfo) -> Resul
     let (least, most) = adapter.subgroups;
     line("subgroup sizes", &format!("{least} to {most}"))?;
     for (name, field, value) in limits(adapter) {
-        let value = if field.ends_with("size") { bytes(value) } else { value.to_string() };
+        let value = if field.ends_with("size") { ByteSize(value).to_string() } else { value.to_string() };
         line(name, &format!("at most {value}"))?;
     }
     Ok(())
@@ -139,5 +137,5 @@ fn gpu_json(index: usize, adapter: &AdapterInfo) -> Value {
 }
 
 fn size(memory: Option<u64>) -> String {
-    memory.map_or_else(|| "unknown".into(), bytes)
+    memory.map_or_else(|| "unknown".into(), |n| ByteSize(n).to_string())
 }

@@ -13,17 +13,18 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufWriter};
 use gristmill::parts::tensor::DType;
 
 use crate::args::ThreadArgs;
 use crate::error::Usage;
-use crate::output::{byte_bar, bytes, note};
+use crate::output::{byte_bar, note};
 
 use fill::{Content, Fill, PART};
 use shapes::{SHAPES, Shape, Tensor};
 
-/// Arguments of `synth`.
+/// Write a model of a known shape with random weights
 ///
 /// The same shape, type and seed give the same file. All matrices are of one type, norms are F32. The tokenizer has a
 /// token for every byte and no merges; the rest of the vocabulary is there to make the head as large as the real one.
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
     note(format_args!(
         "{}: {} in {seconds:.1} s ({:.2} GB/s)",
         args.out.display(),
-        bytes(len),
+        ByteSize(len),
         len as f64 / 1e9 / seconds
     ));
     Ok(())
