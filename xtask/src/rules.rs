@@ -136,6 +136,7 @@ fn kernel_choice(line: &Line) -> Option<String> {
             "Selection {",
             &[
                 "crates/cpu/src/backend/compile.rs",
+                "crates/gpu/src/compile.rs",
                 "crates/graph/src/report.rs",
                 "crates/conformance/src/reference.rs",
             ],

@@ -34,9 +34,7 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     Plan(plan::PlanArgs),
     Selftest(selftest::SelftestArgs),
-    /// Write a model of a known shape with random weights
     Synth(synth::SynthArgs),
-    /// List the devices of this machine with what they offer
     Devices(devices::DevicesArgs),
 }
 

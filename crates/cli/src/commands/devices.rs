@@ -9,7 +9,7 @@ use gristmill::parts::gpu::AdapterInfo;
 use gristmill::{ByteSize, DeviceOptions, gpu_adapters, open_device};
 use serde_json::{Map, Value, json};
 
-/// Arguments of `devices`.
+/// List the devices of this machine with what they offer
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArgs {
     /// Print JSON
@@ -137,5 +137,5 @@ fn gpu_json(index: usize, adapter: &AdapterInfo) -> Value {
 }
 
 fn size(memory: Option<u64>) -> String {
-    memory.map_or_else(|| "unknown".into(), |bytes| ByteSize(bytes).to_string())
+    memory.map_or_else(|| "unknown".into(), |n| ByteSize(n).to_string())
 }

@@ -24,7 +24,7 @@ use crate::output::{byte_bar, note};
 use fill::{Content, Fill, PART};
 use shapes::{SHAPES, Shape, Tensor};
 
-/// Arguments of `synth`.
+/// Write a model of a known shape with random weights
 ///
 /// The same shape, type and seed give the same file. All matrices are of one type, norms are F32. The tokenizer has a
 /// token for every byte and no merges; the rest of the vocabulary is there to make the head as large as the real one.
