@@ -21,7 +21,7 @@ fn check_all(isa: CpuIsa) {
     let backend = backend(isa);
     let check = |checkpoint: &Path, case: &str| {
         let golden = tests().join("goldens").join(case);
-        check_case(backend.clone(), checkpoint, &golden).unwrap_or_else(|e| panic!("{case}: {e}"))
+        check_case(backend.clone(), checkpoint, &golden, 1.0).unwrap_or_else(|e| panic!("{case}: {e}"))
     };
     let mut failed = vec![];
     for case in CASES {
@@ -51,7 +51,7 @@ fn goldens_on_scalar_code() {
 fn a_wrong_device_fails_where_it_goes_wrong() {
     let faulty = Arc::new(FaultyBackend::new(backend(CpuIsa::detect()), Fault::SeesChunk));
     let golden = tests().join("goldens/llama");
-    let report = check_case(faulty, &golden, &golden).unwrap();
+    let report = check_case(faulty, &golden, &golden, 1.0).unwrap();
     assert!(!report.passed());
     assert_eq!(report.first_failure().unwrap().name, "hidden.1", "{report}");
     assert!(report.to_string().contains("first out of bounds: hidden.1"), "{report}");

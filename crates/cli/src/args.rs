@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{bench, inspect, logits, perplexity, plan, run, selftest, tokenize};
+use crate::commands::{bench, devices, inspect, logits, perplexity, plan, run, selftest, synth, tokenize};
 
 /// Runs language models on the hardware you have.
 #[derive(Parser, Debug)]
@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     Plan(plan::PlanArgs),
     Selftest(selftest::SelftestArgs),
+    Synth(synth::SynthArgs),
+    Devices(devices::DevicesArgs),
 }
 
 /// What every command needs that loads a model to compute one sequence at a time.
@@ -68,13 +70,36 @@ pub(crate) struct ModelArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct DeviceArgs {
-    /// Device to run on
-    #[arg(long, value_name = "NAME", default_value = "cpu",
-          value_parser = PossibleValuesParser::new(gristmill::device_names()))]
+    /// Device to run on: `cpu`, `gpu`, `gpu:1` for the second, or the first of an API: `vulkan`, `metal`, `dx12`
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub(crate) device: String,
     /// CPU instruction set [default: the best of this CPU]
     #[arg(long, value_name = "NAME", value_parser = isa)]
     pub(crate) isa: Option<String>,
+    /// Limits and features that a GPU is used with
+    #[arg(long, value_name = "LIMITS", default_value = "adapter")]
+    pub(crate) gpu_limits: GpuLimits,
+    /// GPU kernel families that are not used, separated by commas
+    #[arg(long, value_name = "FAMILY,...", value_delimiter = ',')]
+    pub(crate) gpu_without: Vec<GpuFamily>,
+}
+
+/// Limits and features of a GPU.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum GpuLimits {
+    /// All that the adapter has
+    Adapter,
+    /// What every browser offers
+    Webgpu,
+}
+
+/// Kernel families of a GPU that can be left out.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GpuFamily {
+    /// Kernels with subgroup operations
+    Subgroups,
+    /// Kernels that do the work of several ops
+    Fusion,
 }
 
 /// CPU worker threads.
@@ -167,6 +192,10 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         Some(bytes) if (1.0..9e18).contains(&bytes) => Ok(bytes as u64),
         _ => Err("must be a number of bytes above 0, as in `500M` or `1.5G`".into()),
     }
+}
+
+fn device(text: &str) -> Result<String, String> {
+    gristmill::device_kind(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn isa(text: &str) -> Result<String, String> {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gristmill::{
-    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Llm, LoadOptions, Precision,
-    load_engine,
+    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, Precision,
+    Profile, load_engine,
 };
 
-use crate::args::{CacheArgs, DeviceArgs, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
 use crate::output::{byte_bar, note, warn};
 use crate::{catalogue, fetch};
 
@@ -67,7 +67,18 @@ impl LoadArgs {
 impl DeviceArgs {
     /// How the device is opened with so many threads; 0 is one for each processor.
     pub(crate) fn options(&self, threads: usize) -> DeviceOptions {
-        DeviceOptions { threads, isa: self.isa.clone() }
+        DeviceOptions {
+            threads,
+            isa: self.isa.clone(),
+            gpu_limits: match self.gpu_limits {
+                GpuLimits::Adapter => Profile::Adapter,
+                GpuLimits::Webgpu => Profile::WebGpu,
+            },
+            gpu_families: Families {
+                no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups),
+                no_fusion: self.gpu_without.contains(&GpuFamily::Fusion),
+            },
+        }
     }
 }
 

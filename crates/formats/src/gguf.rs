@@ -28,7 +28,7 @@ use crate::Bytes;
 pub use error::GgufError;
 pub use ggml_type::GgmlType;
 pub use metadata::{Array, FromValue, GgufMetadata, MetaError, Strings, Value};
-pub use write::{GgufWriter, WriteError};
+pub use write::{GgufWriter, Head, WriteError};
 
 /// Alignment of tensor data when `general.alignment` is absent.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
@@ -62,7 +62,7 @@ impl Gguf {
     ///
     /// On anything that makes the file or a part of it unreadable; see [`GgufError`].
     pub fn parse(file: &[u8]) -> Result<Self, GgufError> {
-        read::parse(file)
+        read::parse(file, file.len() as u64)
     }
 
     /// Version of the format: 2 or 3.

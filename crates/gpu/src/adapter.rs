@@ -1,5 +1,6 @@
 //! The adapters of this machine, and opening one.
 
+use std::fmt;
 use std::sync::Arc;
 
 use graph::backend::DeviceError;
@@ -48,6 +49,14 @@ pub struct AdapterInfo {
     pub limits: Limits,
     /// Smallest and largest subgroup.
     pub subgroups: (u32, u32),
+    /// Bytes of memory of its own, where the API tells.
+    pub memory: Option<u64>,
+}
+
+impl fmt::Display for AdapterInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.name, self.api, self.driver)
+    }
 }
 
 /// What kernels can use of an adapter's features, with the names we give them.
@@ -98,6 +107,7 @@ fn describe(adapter: &wgpu::Adapter) -> AdapterInfo {
         features: USED.iter().filter(|(f, _)| features.contains(*f)).map(|(_, name)| *name).collect(),
         limits: adapter.limits(),
         subgroups: (info.subgroup_min_size, info.subgroup_max_size),
+        memory: crate::memory::device_memory(adapter),
     }
 }
 
@@ -105,6 +115,30 @@ fn describe(adapter: &wgpu::Adapter) -> AdapterInfo {
 pub async fn adapters(backends: Option<Backends>) -> Vec<AdapterInfo> {
     enumerate(backends).await.iter().map(describe).collect()
 }
+
+/// Why there is no such adapter, and what to do about it.
+async fn absent(index: usize, backends: Option<Backends>) -> String {
+    if enumerate(None).await.is_empty() {
+        return format!("there is no GPU that can be used: {INSTALL}");
+    }
+    let names = |api: Backends| {
+        api.iter_names().map(|(name, _)| name.to_lowercase()).collect::<Vec<_>>().join(" or ")
+    };
+    let of = backends.map_or_else(String::new, |api| format!(" through {}", names(api)));
+    format!("there is no GPU {index}{of}: `gristmill devices` lists what this system offers")
+}
+
+/// Where adapters come from.
+const INSTALL: &str = if cfg!(target_arch = "wasm32") {
+    "the browser offers no WebGPU here, for which it needs a secure page and a GPU that it does not block"
+} else if cfg!(target_os = "linux") {
+    "install the Vulkan driver of its vendor and the loader (packages like `libvulkan1`); for a GPU in software, Mesa's \
+     drivers (packages like `mesa-vulkan-drivers`)"
+} else if cfg!(target_os = "windows") {
+    "install the driver of its vendor"
+} else {
+    "the system offers none"
+};
 
 /// Opens a device.
 ///
@@ -118,10 +152,7 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
         enumerate(options.backends).await.into_iter().nth(index)
     };
     let Some(adapter) = adapter else {
-        let reason = format!(
-            "there is no GPU adapter {index}: `gristmill devices` lists those that the system's drivers offer"
-        );
-        return Err(DeviceError::Lost(reason));
+        return Err(DeviceError::Absent(absent(index, options.backends).await));
     };
     let info = describe(&adapter);
     let (features, limits) = match options.profile {
@@ -139,7 +170,6 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
         ..Default::default()
     };
     let opened = adapter.request_device(&desc).await;
-    let (device, queue) = opened
-        .map_err(|e| DeviceError::Lost(format!("{} ({}) cannot be opened: {e}", info.name, info.api)))?;
+    let (device, queue) = opened.map_err(|e| DeviceError::Absent(format!("{info} cannot be opened: {e}")))?;
     Gpu::new(info, device, queue, options.families)
 }

@@ -52,7 +52,8 @@ impl Backend for GpuBackend {
     }
 
     fn memory_limit(&self) -> Option<u64> {
-        None
+        // What a software adapter states is a constant of its driver.
+        self.gpu.info.memory.filter(|_| self.gpu.info.kind != "software")
     }
 
     fn runs_ahead(&self) -> bool {

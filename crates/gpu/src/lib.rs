@@ -9,15 +9,19 @@ mod backend;
 mod compile;
 mod device;
 mod kernel;
+mod memory;
 mod operand;
 mod pack;
 mod plan;
 #[cfg(not(target_arch = "wasm32"))]
 mod poll;
+#[cfg(not(target_arch = "wasm32"))]
+mod probe;
 mod select;
 mod slab;
 mod state;
 mod template;
+mod verdict;
 mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};
@@ -27,6 +31,5 @@ pub use wgpu::Backends;
 
 /// The adapter and its driver, for reports and fingerprints.
 pub(crate) fn describe(gpu: &device::Gpu) -> String {
-    let info = &gpu.info;
-    format!("gpu {} ({}, {})", info.name, info.api, info.driver)
+    format!("gpu {}", gpu.info)
 }

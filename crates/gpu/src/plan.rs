@@ -113,7 +113,9 @@ struct GpuInstance {
     inputs: Vec<u32>,
     scalars: Vec<u32>,
     serial: u64,
-    encoded: Option<(u64, wgpu::CommandBuffer)>,
+    encoded: Option<u64>,
+    /// The commands of the next submission, which are the same for each: made while the last one runs.
+    commands: Option<wgpu::CommandBuffer>,
     flight: Option<Flight>,
     /// Outputs that the encoded step asks for.
     wanted: Vec<Read>,
@@ -210,6 +212,7 @@ impl GpuInstance {
             scalars: vec![],
             serial: 0,
             encoded: None,
+            commands: None,
             flight: None,
             wanted: vec![],
             reads: vec![],
@@ -269,6 +272,14 @@ impl GpuInstance {
                 pass.dispatch_workgroups(x, y, z);
             }
         }
+        encoder.finish()
+    }
+
+    /// Copies what the encoded step asks for to where the host can read it. Apart from the kernels: it differs from step to
+    /// step.
+    fn copies(&self) -> wgpu::CommandBuffer {
+        let plan = &*self.plan;
+        let mut encoder = plan.gpu.device.create_command_encoder(&Default::default());
         let mut copy = |from: usize, to: usize, words: usize| {
             let [from, to, bytes] = [from, to, words].map(|words| 4 * words as u64);
             if bytes > 0 {
@@ -417,18 +428,19 @@ impl Instance for GpuInstance {
         self.derive();
         self.want(step.outputs);
         self.serial += 1;
-        self.encoded = Some((self.serial, self.commands()));
+        self.encoded = Some(self.serial);
+        if self.commands.is_none() {
+            self.commands = Some(self.commands());
+        }
         Ok(Encoded { serial: self.serial })
     }
 
     fn submit(&mut self, encoded: Encoded) -> Fence {
-        let commands = match self.encoded.take() {
-            Some((serial, commands)) if serial == encoded.serial && !self.is_busy() => commands,
-            _ => {
-                let problem = "only the latest encoding of an idle instance can be submitted";
-                return Fence::failed(DeviceError::Busy(problem.into()));
-            }
-        };
+        if self.is_busy() || self.encoded.take() != Some(encoded.serial) {
+            let problem = "only the latest encoding of an idle instance can be submitted";
+            return Fence::failed(DeviceError::Busy(problem.into()));
+        }
+        let commands = self.commands.take().unwrap_or_else(|| self.commands());
         let gpu = self.plan.gpu.clone();
         if let Err(error) = gpu.check() {
             return Fence::failed(error);
@@ -437,7 +449,7 @@ impl Instance for GpuInstance {
         let mut scalars = [0u32; SCALARS];
         scalars[..self.scalars.len()].copy_from_slice(&self.scalars);
         gpu.queue.write_buffer(&self.scalars_buffer, 0, bytemuck::cast_slice(&scalars));
-        let submission = gpu.queue.submit([commands]);
+        let (submission, verdict) = gpu.submit([commands, self.copies()]);
 
         let (signal, fence) = fence();
         let flight = Flight::default();
@@ -449,19 +461,22 @@ impl Instance for GpuInstance {
         let bytes = 4 * words as u64;
         let (slot, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
         self.readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
-            let read = match mapped {
-                Ok(()) => read(&buffer, bytes),
-                Err(_) => Err(DeviceError::Lost(
-                    faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
-                )),
-            };
-            let read = faults.check().and(read);
-            let result = read.as_ref().map_err(Clone::clone).and_then(|v| marked(&v[..status], of_step));
-            let _ = slot.set(read);
-            signal.set(result);
+            verdict.then(faults.clone(), move || {
+                let read = match mapped {
+                    Ok(()) => read(&buffer, bytes),
+                    Err(_) => Err(DeviceError::Lost(
+                        faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
+                    )),
+                };
+                let read = faults.check().and(read);
+                let result = read.as_ref().map_err(Clone::clone).and_then(|v| marked(&v[..status], of_step));
+                let _ = slot.set(read);
+                signal.set(result);
+            });
         });
         gpu.wake_after(submission);
         self.flight = Some(flight);
+        self.commands = Some(self.commands());
         fence
     }
 

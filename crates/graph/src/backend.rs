@@ -66,6 +66,9 @@ pub enum DeviceError {
         /// as where an op's rows are not those of the step (see [`Graph::row_scalar`]): then the step has no results.
         rows: Vec<u32>,
     },
+    /// There is no such device, or it cannot be opened.
+    #[error("{0}")]
+    Absent(String),
     /// The device or its worker died; the requests on it have failed.
     #[error("the device was lost: {0}")]
     Lost(String),
@@ -218,7 +221,8 @@ pub struct Encoded {
 
 /// One executable copy of a plan.
 pub trait Instance: Send {
-    /// Validates and stores a step's inputs. Refused while a submission is in flight.
+    /// Validates and stores a step's inputs. Refused while a submission is in flight. The ids of a gather may be any: one
+    /// at or beyond the rows of its table is no mistake and gives zeros.
     ///
     /// # Errors
     /// A missing, misspelt, mistyped or overlong input or scalar; an index out of range; an output that there is not; a

@@ -299,16 +299,10 @@ impl Builder {
         (out.first().copied().unwrap_or(self.poison()), State { version: ring.version + 1, ..ring })
     }
 
-    /// Records any op by its documented operands; how tests reach the fused ones. `state` must be given for ops with
-    /// a state operand, whose tensor stands in `operands`.
+    /// Records an op without a state by its documented operands; how tests reach the fused ones.
     #[track_caller]
-    pub fn op(&self, op: Op, operands: &[Tensor], state: Option<State>) -> Vec<Tensor> {
-        self.record(op, operands, state, Location::caller())
-    }
-
-    /// The tensor a state's version stands for, as an operand of [`Builder::op`].
-    pub fn state_tensor(&self, state: State) -> Tensor {
-        state.tensor
+    pub fn op(&self, op: Op, operands: &[Tensor]) -> Vec<Tensor> {
+        self.record(op, operands, None, Location::caller())
     }
 
     /// The mistakes so far.

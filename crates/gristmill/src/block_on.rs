@@ -17,7 +17,7 @@ impl Wake for Unpark {
 }
 
 /// Runs a future to its end, sleeping while it is pending.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);

@@ -5,17 +5,24 @@ use std::sync::Arc;
 use cpu::isa::CpuIsa;
 pub use cpu::probe::Limits;
 use cpu::{CpuBackend, CpuOptions};
+use gpu::{AdapterInfo, Backends, GpuBackend, GpuOptions};
+pub use gpu::{Families, Profile};
 use graph::backend::Backend;
 
+use crate::block_on::block_on;
 use crate::error::Error;
 
-/// How a device is opened.
+/// How a device is opened. What does not concern the device that is opened is not read.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// CPU worker threads, at most [`most_threads`]; 0 is one per processor.
     pub threads: usize,
     /// CPU instruction set by name (`scalar`, `avx2`, `avx512`); `None` is the best there is.
     pub isa: Option<String>,
+    /// Limits and features that a GPU is opened with.
+    pub gpu_limits: Profile,
+    /// GPU kernel families that are used although probing would choose others.
+    pub gpu_families: Families,
 }
 
 /// The most worker threads for each processor. More than one never computes faster; a few are of use where different
@@ -32,34 +39,85 @@ pub fn most_threads() -> usize {
     THREADS_PER_PROCESSOR * processors()
 }
 
-/// The names [`open_device`] knows.
+/// What a device name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceKind {
+    /// The processors of this machine.
+    Cpu,
+    /// A GPU.
+    Gpu {
+        /// Place among [`gpu_adapters`] of the API, or the first.
+        adapter: usize,
+        /// The API; `None` is whichever the system has.
+        api: Option<Backends>,
+    },
+}
+
+/// The APIs that name a device.
+const APIS: [(&str, Backends); 3] =
+    [("vulkan", Backends::VULKAN), ("metal", Backends::METAL), ("dx12", Backends::DX12)];
+
+/// The names [`open_device`] knows; `gpu:1` is the second of the adapters that `gristmill devices` lists.
 pub fn device_names() -> &'static [&'static str] {
-    &["cpu"]
+    &["cpu", "gpu", "gpu:N", "vulkan", "metal", "dx12"]
+}
+
+/// Reads a device name.
+///
+/// # Errors
+/// An unknown name; the message lists the names and the adapters of this machine.
+pub fn device_kind(name: &str) -> Result<DeviceKind, Error> {
+    let api = |name| APIS.iter().find(|(n, _)| *n == name).map(|(_, api)| *api);
+    match (name, name.strip_prefix("gpu:")) {
+        ("cpu", _) => Ok(DeviceKind::Cpu),
+        ("gpu", _) => Ok(DeviceKind::Gpu { adapter: 0, api: None }),
+        (_, Some(index)) => {
+            let adapter = index.parse().map_err(|_| unknown(name))?;
+            Ok(DeviceKind::Gpu { adapter, api: None })
+        }
+        _ => api(name).map(|api| DeviceKind::Gpu { adapter: 0, api: Some(api) }).ok_or_else(|| unknown(name)),
+    }
+}
+
+/// The GPU adapters of this machine in the order that `gpu:N` counts in.
+pub fn gpu_adapters() -> Vec<AdapterInfo> {
+    block_on(gpu::adapters(None))
 }
 
 /// Opens a device by the name given to `--device`.
 ///
 /// # Errors
-/// An unknown name, an instruction set this CPU lacks, too many threads or ones that the system refuses.
+/// An unknown name, an instruction set this CPU lacks, too many threads or ones that the system refuses, a GPU that is not
+/// there or whose driver refuses.
 pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backend>, Error> {
-    match name {
-        "cpu" => Ok(Arc::new(open_cpu(options)?)),
-        other => Err(unknown(other)),
+    match device_kind(name)? {
+        DeviceKind::Cpu => Ok(Arc::new(open_cpu(options)?)),
+        DeviceKind::Gpu { adapter, api } => {
+            let options = GpuOptions {
+                adapter: Some(adapter),
+                backends: api,
+                profile: options.gpu_limits,
+                families: options.gpu_families,
+            };
+            let opened = block_on(GpuBackend::open(name, &options));
+            Ok(Arc::new(opened.map_err(|e| Error::Device(e.to_string()))?))
+        }
     }
 }
 
 /// Measures what the device's memory and arithmetic can do, with the same workers a model would run on. `bytes` is the
-/// size of the buffer that is read; it should be much larger than the caches.
+/// size of the buffer that is read; it should be much larger than the caches. `None` for a device that is not measured.
 ///
 /// # Errors
 /// As [`open_device`], and memory for the buffer.
-pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Result<Limits, Error> {
-    match name {
-        "cpu" => {
+pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Result<Option<Limits>, Error> {
+    match device_kind(name)? {
+        DeviceKind::Cpu => {
             let backend = open_cpu(options)?;
-            Limits::measure(backend.pool(), backend.isa(), bytes).map_err(|e| Error::Device(e.to_string()))
+            let limits = Limits::measure(backend.pool(), backend.isa(), bytes);
+            limits.map(Some).map_err(|e| Error::Device(e.to_string()))
         }
-        other => Err(unknown(other)),
+        DeviceKind::Gpu { .. } => Ok(None),
     }
 }
 
@@ -80,5 +138,32 @@ fn open_cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
 }
 
 fn unknown(name: &str) -> Error {
-    Error::Device(format!("there is no device `{name}`; this build has: {}", device_names().join(", ")))
+    let mut message = format!("there is no device `{name}`; there are {}", device_names().join(", "));
+    for (index, adapter) in gpu_adapters().iter().enumerate() {
+        message += &format!("\n  gpu:{index} is {adapter}");
+    }
+    Error::Device(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read() {
+        assert_eq!(device_kind("cpu").unwrap(), DeviceKind::Cpu);
+        assert_eq!(device_kind("gpu").unwrap(), DeviceKind::Gpu { adapter: 0, api: None });
+        assert_eq!(device_kind("gpu:12").unwrap(), DeviceKind::Gpu { adapter: 12, api: None });
+        assert_eq!(device_kind("dx12").unwrap(), DeviceKind::Gpu { adapter: 0, api: Some(Backends::DX12) });
+        for name in ["", "gpu:", "gpu:x", "gpu:-1", "GPU", "abacus", "vulkan:1"] {
+            let problem = device_kind(name).unwrap_err().to_string();
+            assert!(problem.contains("metal") && problem.contains(&format!("`{name}`")), "{problem}");
+        }
+    }
+
+    #[test]
+    fn an_adapter_that_is_not_there_is_an_error_that_says_what_to_do() {
+        let problem = open_device("gpu:99", &DeviceOptions::default()).err().unwrap().to_string();
+        assert!(problem.contains("99") && problem.contains("gristmill devices"), "{problem}");
+    }
 }

@@ -1,12 +1,14 @@
 //! One file per command.
 
 pub(crate) mod bench;
+pub(crate) mod devices;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod selftest;
+pub(crate) mod synth;
 pub(crate) mod tokenize;
 
 use std::io::{IsTerminal, Read};
@@ -27,6 +29,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Selftest(args) => selftest::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Devices(args) => devices::run(&args),
     }
 }
 

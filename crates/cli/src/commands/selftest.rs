@@ -9,7 +9,7 @@ use checks::determinism::{self, Options};
 use checks::{CheckError, goldens, open_model};
 use clap::Args;
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{Precision, open_device};
+use gristmill::{DeviceKind, Precision, device_kind, open_device};
 
 use crate::args::{DeviceArgs, ThreadArgs};
 
@@ -53,7 +53,11 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     if let Some(dir) = &args.goldens {
         let folders = golden_folders(dir, &args.filter)?;
         let gguf = args.goldens_gguf.as_deref();
-        verdicts.push(("goldens", try_goldens(&mut out, &backend, &folders, gguf)?));
+        let factor = match device_kind(&args.device.device)? {
+            DeviceKind::Cpu => 1.0,
+            DeviceKind::Gpu { .. } => goldens::GPU_FACTOR,
+        };
+        verdicts.push(("goldens", try_goldens(&mut out, &backend, &folders, gguf, factor)?));
         verdicts.push(("determinism", try_determinism(&mut out, &open, &folders)?));
     }
     if verdicts.iter().all(|(_, v)| *v == Verdict::Empty) {
@@ -100,13 +104,14 @@ fn try_goldens(
     backend: &Arc<dyn Backend>,
     folders: &[PathBuf],
     gguf: Option<&Path>,
+    factor: f64,
 ) -> Result<Verdict> {
     writeln!(out, "goldens: the largest error as a share of its bound")?;
     let mut tally = Tally::default();
     for folder in folders {
         let file = gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file());
         for checkpoint in [Some(folder.clone()), file].into_iter().flatten() {
-            let result = goldens::check_case(backend.clone(), &checkpoint, folder);
+            let result = goldens::check_case(backend.clone(), &checkpoint, folder, factor);
             let words = tally.enter(result.map(|report| (report.passed(), report.to_string())));
             writeln!(out, "  {:<28} {words}", name(&checkpoint))?;
         }

@@ -1,6 +1,8 @@
 //! The program from outside, on the goldens.
 
+mod devices;
 mod errors;
 mod fetch;
 mod results;
 mod support;
+mod synth;

@@ -15,21 +15,6 @@ use tensor::DType;
 
 use crate::case::Case;
 
-/// Types a weight may have.
-pub const WEIGHT_TYPES: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
-
 /// Every case.
 pub fn all() -> Vec<Case> {
     [

@@ -105,7 +105,6 @@ impl ConvStep {
         let conv = vector::ShortConv {
             x: ctx.rows(&self.x),
             weight: ctx.weights[self.weight].elements(),
-            bias: None,
             taps: self.taps,
             extents: ctx.words(&self.extents),
             slots: ctx.words(&self.slots),

@@ -353,7 +353,6 @@ fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a
     match src {
         Src::Rows(r) => Src::Rows(r.part(rows.clone()).columns(cols.clone())),
         Src::Row(r) => Src::Row(&r[cols.clone()]),
-        Src::Out => Src::Out,
     }
 }
 
@@ -382,7 +381,7 @@ impl Step {
                 over_rows(out.rows(), worker, |rows| {
                     // SAFETY: this part is this worker's own.
                     let part = unsafe { out.alias() }.part(rows.clone());
-                    vector::rms_norm(ctx.isa, x.part(rows).into(), Some(weight), *width, *eps, part);
+                    vector::rms_norm(ctx.isa, x.part(rows).into(), weight, *width, *eps, part);
                 });
             }
             Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
@@ -394,7 +393,7 @@ impl Step {
                     let parts = unsafe { [sum.alias(), out.alias()].map(|r| r.part(rows.clone())) };
                     let [sum, out] = parts;
                     let (a, b) = (columns(a, &rows, &all), columns(b, &rows, &all));
-                    vector::add_rms_norm(ctx.isa, a, b, Some(weight), *eps, sum, out);
+                    vector::add_rms_norm(ctx.isa, a, b, weight, *eps, sum, out);
                 });
             }
             Step::Angles { pos, inv_freq, magnitude, cos, sin } => {
@@ -475,7 +474,7 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
             let end = claimed.end.min(first + w.groups()).saturating_sub(first);
             if start < end {
                 let bias = p.bias.map(|b| ctx.weights[b].elements());
-                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride, column: 0 };
+                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride };
                 // SAFETY: the claimed groups of this matrix are this worker's own.
                 unsafe { matmul_groups(w, start..end, p.x.activations(ctx), RowMap::first(n), bias, out) };
             }
@@ -506,7 +505,7 @@ fn multiply_experts(
             let end = (start + claimed.end - at).min(groups);
             let (input, output) = order.rows(ctx, first[expert] as usize..first[expert + 1] as usize);
             let rows = RowMap { count: input.len(), input: Some(input), output: Some(output) };
-            let target = Output { data: ctx.span_mut(out), stride: out.stride, column: 0 };
+            let target = Output { data: ctx.span_mut(out), stride: out.stride };
             // SAFETY: the claimed groups of this expert are this worker's own, and every pair has one expert.
             unsafe { matmul_groups(&matrices[expert], start..end, activations, rows, None, target) };
             at += end - start;

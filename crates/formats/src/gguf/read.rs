@@ -17,8 +17,9 @@ const MIN_PAIR_BYTES: u64 = 8 + 4 + 1;
 /// Least size of a tensor's description: an empty name, the rank, no dimensions, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-pub(super) fn parse(file: &[u8]) -> Result<Gguf, GgufError> {
-    let mut cur = Cursor::new(file);
+/// `head` holds everything before the data of a file of `len` bytes, and may hold more of it.
+pub(super) fn parse(head: &[u8], len: u64) -> Result<Gguf, GgufError> {
+    let mut cur = Cursor::new(head);
     let version = version(&mut cur)?;
     let tensor_count = cur.u64(Place::Header)?;
     let pair_count = cur.u64(Place::Header)?;
@@ -48,7 +49,7 @@ pub(super) fn parse(file: &[u8]) -> Result<Gguf, GgufError> {
 
     let data_start = cur.position().checked_next_multiple_of(alignment.into());
     let data_start = data_start.and_then(|start| usize::try_from(start).ok()).unwrap_or(usize::MAX);
-    let data_bytes = file.len().saturating_sub(data_start) as u64;
+    let data_bytes = len.saturating_sub(data_start as u64);
     let mut tensors = IndexMap::with_capacity(tensor_count);
     for (name, d) in descriptions {
         let end = d.offset.checked_add(d.bytes).filter(|&end| end <= data_bytes);

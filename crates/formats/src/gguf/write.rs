@@ -1,5 +1,7 @@
 //! Writing GGUF files.
 
+use std::ops::Range;
+
 use indexmap::IndexMap;
 
 use super::metadata::{Array, GgufMetadata, Value};
@@ -7,7 +9,8 @@ use super::{DEFAULT_ALIGNMENT, GgmlType, GgufError, MetaError};
 
 /// Collects metadata and tensors, then lays out a version 3 file.
 ///
-/// Data is borrowed until then. `general.alignment`, if it is among the metadata, decides the layout.
+/// Data is borrowed until then, or only declared and written by the caller where [`GgufWriter::head`] says, so that a file
+/// may be larger than memory. `general.alignment`, if it is among the metadata, decides the layout.
 #[derive(Clone, Debug, Default)]
 pub struct GgufWriter<'a> {
     metadata: GgufMetadata,
@@ -18,7 +21,20 @@ pub struct GgufWriter<'a> {
 struct Tensor<'a> {
     ggml_type: GgmlType,
     shape: Vec<usize>,
-    bytes: &'a [u8],
+    len: u64,
+    /// `None` when the tensor is only declared.
+    bytes: Option<&'a [u8]>,
+}
+
+/// A file up to its data, and where the data belongs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// The file's first bytes.
+    pub bytes: Vec<u8>,
+    /// For each tensor, in the order they were set: its place in the file.
+    pub places: Vec<Range<u64>>,
+    /// Length of the file; what no tensor covers behind the head is zero.
+    pub len: u64,
 }
 
 /// Why a file cannot be written.
@@ -35,6 +51,20 @@ pub enum WriteError {
         name: &'static str,
         /// Bytes given.
         bytes: usize,
+    },
+    /// There is no number for the tensor's size.
+    #[error("tensor {tensor:?}: {shape:?} elements are more than a file can hold")]
+    TooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Dimensions, outermost first.
+        shape: Vec<usize>,
+    },
+    /// The tensor was declared without data.
+    #[error("tensor {tensor:?} was declared without data: only the head of the file can be made")]
+    NoData {
+        /// The tensor.
+        tensor: String,
     },
     /// `general.alignment` is not a u32.
     #[error(transparent)]
@@ -68,28 +98,47 @@ impl<'a> GgufWriter<'a> {
         shape: &[usize],
         bytes: &'a [u8],
     ) -> Result<&mut Self, WriteError> {
-        let row_blocks = shape.last().copied().unwrap_or(1) as u64 / ggml_type.block_len();
-        let outer = shape.iter().rev().skip(1).try_fold(1u64, |n, &dim| n.checked_mul(dim as u64));
-        let need = outer.and_then(|rows| rows.checked_mul(row_blocks)?.checked_mul(ggml_type.block_bytes()));
-        if need != Some(bytes.len() as u64) {
+        let len = stored_bytes(ggml_type, shape);
+        if len != Some(bytes.len() as u64) {
             let (tensor, shape) = (name.to_owned(), shape.to_owned());
             return Err(WriteError::Size { tensor, shape, name: ggml_type.name(), bytes: bytes.len() });
         }
-        self.tensors.insert(name.to_owned(), Tensor { ggml_type, shape: shape.to_owned(), bytes });
+        let len = bytes.len() as u64;
+        let tensor = Tensor { ggml_type, shape: shape.to_owned(), len, bytes: Some(bytes) };
+        self.tensors.insert(name.to_owned(), tensor);
         Ok(self)
     }
 
-    /// The file.
+    /// As [`GgufWriter::tensor`], for data that the caller writes.
+    ///
+    /// # Errors
+    ///
+    /// When there is no number for the size of so many elements.
+    pub fn declare(
+        &mut self,
+        name: &str,
+        ggml_type: GgmlType,
+        shape: &[usize],
+    ) -> Result<&mut Self, WriteError> {
+        let Some(len) = stored_bytes(ggml_type, shape) else {
+            return Err(WriteError::TooLarge { tensor: name.to_owned(), shape: shape.to_owned() });
+        };
+        let tensor = Tensor { ggml_type, shape: shape.to_owned(), len, bytes: None };
+        self.tensors.insert(name.to_owned(), tensor);
+        Ok(self)
+    }
+
+    /// The file up to its data.
     ///
     /// # Errors
     ///
     /// When the result is not a file this crate reads, as with rows that end inside a block.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, WriteError> {
+    pub fn head(&self) -> Result<Head, WriteError> {
         let alignment: u32 = self.metadata.get("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
         if !alignment.is_power_of_two() {
             return Err(GgufError::Alignment(alignment).into());
         }
-        let pad = |len: usize| len.next_multiple_of(alignment as usize);
+        let pad = |len: u64| len.checked_next_multiple_of(alignment.into()).unwrap_or(u64::MAX);
         let mut out = b"GGUF".to_vec();
         out.extend(3u32.to_le_bytes());
         out.extend((self.tensors.len() as u64).to_le_bytes());
@@ -99,23 +148,48 @@ impl<'a> GgufWriter<'a> {
             out.extend(value_type(value).to_le_bytes());
             put_value(&mut out, value);
         }
-        let mut offset = 0;
+        let mut offset = 0u64;
+        let mut places = vec![];
         for (name, tensor) in &self.tensors {
             string(&mut out, name);
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             tensor.shape.iter().rev().for_each(|&dim| out.extend((dim as u64).to_le_bytes()));
             out.extend(tensor.ggml_type.id().to_le_bytes());
-            out.extend((offset as u64).to_le_bytes());
-            offset += pad(tensor.bytes.len());
+            out.extend(offset.to_le_bytes());
+            places.push(offset..offset.saturating_add(tensor.len));
+            offset = pad(offset.saturating_add(tensor.len));
         }
-        out.resize(pad(out.len()), 0);
-        for tensor in self.tensors.values() {
-            out.extend(tensor.bytes);
-            out.resize(pad(out.len()), 0);
+        let start = pad(out.len() as u64);
+        out.resize(start as usize, 0);
+        let place = |p: Range<u64>| start.saturating_add(p.start)..start.saturating_add(p.end);
+        let places = places.into_iter().map(place).collect();
+        let head = Head { bytes: out, places, len: start.saturating_add(offset) };
+        super::read::parse(&head.bytes, head.len)?;
+        Ok(head)
+    }
+
+    /// The file.
+    ///
+    /// # Errors
+    ///
+    /// As [`GgufWriter::head`], and when a tensor was only declared.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, WriteError> {
+        let Head { bytes: mut out, places, len } = self.head()?;
+        for ((name, tensor), place) in self.tensors.iter().zip(places) {
+            let bytes = tensor.bytes.ok_or_else(|| WriteError::NoData { tensor: name.clone() })?;
+            out.resize(place.start as usize, 0);
+            out.extend(bytes);
         }
-        super::Gguf::parse(&out)?;
+        out.resize(len as usize, 0);
         Ok(out)
     }
+}
+
+/// Bytes of so many elements; of rows that end inside a block, what the reader's rule for whole ones says.
+fn stored_bytes(ggml_type: GgmlType, shape: &[usize]) -> Option<u64> {
+    let row_blocks = shape.last().copied().unwrap_or(1) as u64 / ggml_type.block_len();
+    let rows = shape.iter().rev().skip(1).try_fold(1u64, |n, &dim| n.checked_mul(dim as u64))?;
+    rows.checked_mul(row_blocks)?.checked_mul(ggml_type.block_bytes())
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {

@@ -102,3 +102,44 @@ fn what_could_not_be_read_is_not_written() {
         "the file would not be readable: general.alignment is 0, not a power of two"
     );
 }
+
+#[test]
+fn declared_data_lies_where_the_head_says() {
+    let (a, b) = ([1u8; 34], [2u8; 68]);
+    let mut whole = GgufWriter::new();
+    whole.metadata("key", Value::Bool(true));
+    whole
+        .tensor("a", ty(DType::Q8_0), &[32], &a)
+        .expect("fits")
+        .tensor("b", ty(DType::Q8_0), &[2, 32], &b)
+        .expect("fits");
+    let mut declared = GgufWriter::new();
+    declared.metadata("key", Value::Bool(true));
+    declared
+        .declare("a", ty(DType::Q8_0), &[32])
+        .expect("fits")
+        .declare("b", ty(DType::Q8_0), &[2, 32])
+        .expect("fits");
+    let head = declared.head().expect("a readable file");
+    assert_eq!(head, whole.head().expect("a readable file"));
+    let mut file = vec![0; head.len as usize];
+    file[..head.bytes.len()].copy_from_slice(&head.bytes);
+    for (place, data) in head.places.iter().zip([&a[..], &b]) {
+        file[place.start as usize..place.end as usize].copy_from_slice(data);
+    }
+    assert_eq!(file, whole.to_bytes().expect("a readable file"));
+    assert!(declared.to_bytes().unwrap_err().to_string().contains("\"a\" was declared without data"));
+}
+
+#[test]
+fn a_declared_size_has_a_limit() {
+    let mut writer = GgufWriter::new();
+    let error = writer.declare("a", ty(DType::F32), &[usize::MAX, usize::MAX]).unwrap_err();
+    assert!(error.to_string().contains("more than a file can hold"), "{error}");
+    writer
+        .declare("a", ty(DType::F32), &[1 << 61])
+        .expect("a number")
+        .declare("b", ty(DType::F32), &[1 << 61])
+        .expect("a number");
+    assert!(writer.head().is_err());
+}

@@ -162,9 +162,10 @@ fn run_group(
     drop(engine);
     if args.probe > 0 {
         let bytes = usize::try_from(args.probe)?;
-        let limits = device_limits(&options.device, &options.device_options, bytes)?;
-        for row in &mut rows {
-            row.shares = Some(work.shares(row, limits));
+        if let Some(limits) = device_limits(&options.device, &options.device_options, bytes)? {
+            for row in &mut rows {
+                row.shares = Some(work.shares(row, limits));
+            }
         }
     }
     Ok(rows)
