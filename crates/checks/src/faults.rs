@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, RowSource, StateDesc,
+    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reopening, RowSource, StateDesc,
     StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph, PlanReport};
@@ -34,11 +34,16 @@ pub enum Fault {
     KnowsHistory,
     /// Token 0 is taken for those that the step before drew on the device.
     LosesDrawn,
+    /// The device is lost with the step of this number, the first being 0, until it is opened anew.
+    Lost(usize),
     /// Logits after this token are no numbers.
     NanAfter(u32),
     /// The embedding of this token is no number, and so is all that comes of it.
     NanFrom(u32),
 }
+
+/// What a device says that [`Fault::Lost`] took away.
+pub const LOST: &str = "taken away by a test";
 
 /// Another device with a [`Fault`].
 pub struct FaultyBackend {
@@ -56,6 +61,11 @@ struct Watch {
 struct Seen {
     /// Times a sequence was computed from its first position.
     starts: usize,
+    /// Times the device was opened anew.
+    reopened: usize,
+    submissions: usize,
+    /// Until the device is opened anew, nothing can be submitted.
+    lost: bool,
     /// Rows of each sequence in each step.
     steps: Vec<Vec<u32>>,
     /// Outputs that some step asked for.
@@ -80,6 +90,11 @@ impl FaultyBackend {
     /// Times a sequence was computed from its first position: more than there are sequences when some were preempted.
     pub fn starts(&self) -> usize {
         self.watch.seen().starts
+    }
+
+    /// Times the device was opened anew after it was lost.
+    pub fn reopened(&self) -> usize {
+        self.watch.seen().reopened
     }
 
     /// The outputs that steps asked for, in alphabetic order.
@@ -119,6 +134,15 @@ impl Backend for FaultyBackend {
 
     fn runs_ahead(&self) -> bool {
         self.inner.runs_ahead()
+    }
+
+    fn reopen(&self) -> Reopening {
+        let (inner, watch) = (self.inner.reopen(), self.watch.clone());
+        Box::pin(async move {
+            watch.seen().reopened += 1;
+            watch.seen().lost = false;
+            Ok(Arc::new(FaultyBackend { inner: inner.await?, watch }) as Arc<dyn Backend>)
+        })
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
@@ -244,12 +268,15 @@ impl Instance for FaultyInstance {
         let (pos, segments) = (input(step, "pos"), segments(step));
         let ids = input(step, "ids");
         self.note_read();
+        if self.watch.seen().lost {
+            return Err(DeviceError::Lost(LOST.to_owned()));
+        }
         self.watch.seen().outputs.extend(step.outputs.iter().map(|name| (*name).to_owned()));
         let in_used = self.watch.seen().record(pos, &segments);
         let changed = |row: u32| {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
-                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::LosesDrawn | Fault::NanFrom(_) => {
+                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::LosesDrawn | Fault::Lost(_) | Fault::NanFrom(_) => {
                     false
                 }
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
@@ -292,6 +319,11 @@ impl Instance for FaultyInstance {
             seen.unread += 1;
             seen.most_unread = seen.most_unread.max(seen.unread);
             self.unread.store(true, Ordering::Relaxed);
+            seen.submissions += 1;
+            seen.lost |= self.watch.fault == Fault::Lost(seen.submissions - 1);
+            if seen.lost {
+                return Fence::failed(DeviceError::Lost(LOST.to_owned()));
+            }
         }
         self.inner.submit(encoded)
     }

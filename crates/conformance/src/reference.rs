@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, RowSource, StateDesc,
+    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reopening, RowSource, StateDesc,
     StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::validate::{self, StepLayout};
@@ -70,6 +70,10 @@ impl Backend for ReferenceBackend {
 
     fn memory_limit(&self) -> Option<u64> {
         None
+    }
+
+    fn reopen(&self) -> Reopening {
+        Box::pin(std::future::ready(Ok(Arc::new(self.clone()) as Arc<dyn Backend>)))
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {

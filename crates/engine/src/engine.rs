@@ -1,6 +1,7 @@
 //! The poll-driven core.
 
 mod collect;
+mod recover;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
 use crate::plans::{Plans, Progress, Recipe, Run};
 use crate::request::{Event, Finish, Request, RequestId, Task};
+use self::recover::Recovery;
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
@@ -30,6 +32,9 @@ use crate::step::{Segment, StepArrays};
 /// Where the device draws tokens ([`crate::EngineOptions::run_ahead`]) it is kept one step ahead: while a step runs the
 /// next one is submitted, whose rows take the tokens from the device. A request that a token ends has then one row too
 /// many in flight, which nobody looks at.
+///
+/// A device that is lost fails the requests of the steps in flight. All others wait until it is open again, which is tried
+/// when there is something to run, and are computed from their beginning, with the same answers.
 pub struct Engine {
     model: Arc<Model>,
     backend: Arc<dyn Backend>,
@@ -40,6 +45,8 @@ pub struct Engine {
     plans: Plans,
     cache: Cache,
     scheduler: Scheduler,
+    /// The device was lost and is being opened anew.
+    lost: Option<Recovery>,
     /// Steps in flight, in the order of submission, in which they end.
     flights: VecDeque<Flight>,
     /// Arrays of steps that have ended.
@@ -85,6 +92,7 @@ impl Engine {
         Ok(Engine {
             cache: Cache::new(&size)?,
             scheduler: Scheduler::new(options.max_sequences),
+            lost: None,
             flights: VecDeque::new(),
             spare: vec![],
             ready: vec![],
@@ -226,6 +234,9 @@ impl Engine {
             if !self.ready.is_empty() {
                 return Poll::Ready(Some(std::mem::take(&mut self.ready)));
             }
+            if self.lost.is_some() && self.flights.is_empty() && self.recover(cx).is_pending() {
+                return Poll::Pending;
+            }
             while self.ready.is_empty() && self.may_start() && self.start() {}
             let Some(flight) = self.flights.front_mut() else {
                 if self.ready.is_empty() {
@@ -248,6 +259,9 @@ impl Engine {
     /// Whether another step may be submitted now. Not beside one that gives the host logits to draw from: the sequence
     /// would miss that step, and so every other one.
     fn may_start(&self) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
         self.flights.is_empty()
             || self.flights.len() < self.recipe.depth()
                 && !self.scheduler.running.iter().any(|s| s.awaits_host())

@@ -175,6 +175,12 @@ impl Plans {
         run.arrays
     }
 
+    /// Drops every instance, and with them weights and states that nobody else holds. No step can be started any more.
+    pub(crate) fn release(&mut self) {
+        self.instances.clear();
+        self.free.iter_mut().for_each(Vec::clear);
+    }
+
     pub(crate) fn reports(&self) -> &[PlanReport] {
         &self.reports
     }

@@ -73,6 +73,15 @@ impl Scheduler {
         }
     }
 
+    /// Every sequence waits again, in the same order, with nothing computed and nothing held.
+    pub(crate) fn start_over(&mut self) {
+        for mut s in self.running.drain(..).rev() {
+            s.holding = Default::default();
+            s.forget();
+            self.waiting.push_front(s);
+        }
+    }
+
     fn segments(&self, budget: Budget) -> Vec<Segment> {
         let mut rows = budget.rows;
         let mut outs = budget.outs;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, Plan, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
 };
 
 use crate::adapter::{self, AdapterInfo, GpuOptions};
@@ -19,6 +19,7 @@ pub struct GpuBackend {
     gpu: Arc<Gpu>,
     slabs: SharedSlabs,
     name: String,
+    options: GpuOptions,
 }
 
 impl GpuBackend {
@@ -28,7 +29,8 @@ impl GpuBackend {
     /// There is no such adapter, or its driver refuses.
     pub async fn open(name: &str, options: &GpuOptions) -> Result<GpuBackend, DeviceError> {
         let gpu = adapter::open(options).await?;
-        Ok(GpuBackend { gpu, slabs: SharedSlabs::default(), name: name.to_owned() })
+        let (name, options) = (name.to_owned(), options.clone());
+        Ok(GpuBackend { gpu, slabs: SharedSlabs::default(), name, options })
     }
 
     /// The adapter.
@@ -58,6 +60,14 @@ impl Backend for GpuBackend {
 
     fn runs_ahead(&self) -> bool {
         true
+    }
+
+    fn reopen(&self) -> Reopening {
+        let (name, options) = (self.name.clone(), self.options.clone());
+        Box::pin(async move {
+            let opened = GpuBackend::open(&name, &options).await?;
+            Ok(Arc::new(opened) as Arc<dyn Backend>)
+        })
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {

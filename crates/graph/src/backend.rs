@@ -10,6 +10,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 pub use tensor::ops::Precision;
@@ -140,6 +141,9 @@ pub struct CompileOptions {
     pub precision: Precision,
 }
 
+/// A device being opened anew: see [`Backend::reopen`].
+pub type Reopening = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, DeviceError>> + Send>>;
+
 /// A device.
 pub trait Backend: Send + Sync {
     /// Name, as given to `--device`.
@@ -157,6 +161,13 @@ pub trait Backend: Send + Sync {
     fn runs_ahead(&self) -> bool {
         false
     }
+
+    /// Opens the device again, after it was lost ([`DeviceError::Lost`]). Nothing of the old one can be used with what this
+    /// gives: weights are packed, states allocated and plans compiled anew.
+    ///
+    /// # Errors
+    /// Those of opening it in the first place.
+    fn reopen(&self) -> Reopening;
 
     /// Packs a weight into the device's one layout for its type.
     ///

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, Plan, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
 };
 
 use crate::isa::CpuIsa;
@@ -108,6 +108,12 @@ impl Backend for CpuBackend {
 
     fn memory_limit(&self) -> Option<u64> {
         crate::memory::available_bytes()
+    }
+
+    fn reopen(&self) -> Reopening {
+        // A worker that panicked has left the pool fit for further jobs.
+        let again: Arc<dyn Backend> = Arc::new(CpuBackend { shared: self.shared.clone() });
+        Box::pin(std::future::ready(Ok(again)))
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {

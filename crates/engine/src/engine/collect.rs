@@ -117,6 +117,7 @@ impl Engine {
 
     /// A step that failed as a whole fails the requests in it.
     pub(super) fn fail(&mut self, segments: &[Segment], error: &EngineError) {
+        self.note_lost(error);
         for segment in segments {
             if let Some(index) = index_of(&self.scheduler.running, segment) {
                 self.ready.push(Event::Failed { id: segment.id, error: error.clone() });

@@ -3,6 +3,7 @@
 mod ahead;
 mod desk;
 mod limits;
+mod lost;
 mod mixes;
 mod order;
 mod recurrent;

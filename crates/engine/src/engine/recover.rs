@@ -1,0 +1,58 @@
+//! A device that was lost.
+
+use std::task::{Context, Poll};
+
+use graph::backend::{DeviceError, Reopening};
+
+use super::Engine;
+use crate::cache::Cache;
+use crate::error::EngineError;
+use crate::plans::Plans;
+use crate::request::Event;
+
+/// What was done so far to have the device back.
+#[derive(Default)]
+pub(super) struct Recovery {
+    reopening: Option<Reopening>,
+}
+
+impl Engine {
+    /// Nothing is submitted to a device that was lost.
+    pub(super) fn note_lost(&mut self, error: &EngineError) {
+        if matches!(error, EngineError::Device(DeviceError::Lost(_))) {
+            self.lost.get_or_insert_default();
+        }
+    }
+
+    /// Opens the device anew if there is something to run on it. Where that fails, so do all requests; the next one makes
+    /// it tried again.
+    pub(super) fn recover(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(recovery) = &mut self.lost else { return Poll::Ready(()) };
+        if self.scheduler.running.is_empty() && self.scheduler.waiting.is_empty() {
+            return Poll::Ready(());
+        }
+        let reopening = recovery.reopening.get_or_insert_with(|| self.backend.reopen());
+        let Poll::Ready(opened) = reopening.as_mut().poll(cx) else { return Poll::Pending };
+        recovery.reopening = None;
+        // The old device's memory goes first: there may be no room for both.
+        self.plans.release();
+        let plans = opened.map_err(EngineError::from).and_then(|backend| {
+            self.backend = backend;
+            Plans::build(&self.model, &*self.backend, &self.recipe, &mut |_, _| {})
+        });
+        match plans.and_then(|plans| Ok((plans, Cache::new(&self.recipe.size)?))) {
+            Ok((plans, cache)) => {
+                (self.plans, self.cache) = (plans, cache);
+                self.lost = None;
+                self.scheduler.start_over();
+            }
+            Err(error) => self.fail_all(&error),
+        }
+        Poll::Ready(())
+    }
+
+    fn fail_all(&mut self, error: &EngineError) {
+        let running = self.scheduler.running.drain(..).chain(self.scheduler.waiting.drain(..));
+        self.ready.extend(running.map(|s| Event::Failed { id: s.id, error: error.clone() }));
+    }
+}
