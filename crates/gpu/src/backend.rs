@@ -56,6 +56,10 @@ impl Backend for GpuBackend {
         self.gpu.info.memory.filter(|_| self.gpu.info.kind != "software")
     }
 
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
         Ok(Arc::new(GpuWeight::pack(&self.gpu, &self.slabs, desc, source)?))
     }

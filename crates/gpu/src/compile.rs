@@ -18,6 +18,8 @@ use crate::select::{self, Elementwise};
 mod products;
 mod sequences;
 
+mod sample;
+
 /// Words that values are aligned to.
 const ALIGN: usize = 64;
 
@@ -146,6 +148,9 @@ pub(crate) fn compile(
         compiler.node(node)?;
     }
     let Compiler { weights, seq_at, start_at, status, ropes, acts, parts, steps, selections, .. } = compiler;
+    // Rows that were gathered are not those of the step: then it is not known whose values a kernel refused.
+    let of_step = |n: &Node| graph.row_scalar().is_none_or(|r| graph.value(n.inputs[0]).bound == Some(r));
+    let refuses_rows = graph.nodes.iter().all(|n| !matches!(n.op, Op::Route { .. }) || of_step(n));
 
     let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
@@ -177,12 +182,11 @@ pub(crate) fn compile(
         outputs,
         steps,
         step_words: intermediates,
-        outputs_at,
-        output_words: words - outputs_at,
         extents,
         seq_at,
         start_at,
         status,
+        refuses_rows,
         ropes,
         acts: gpu.scratch("activations", 4 * acts_words(acts) as u64)?,
         meta_at: 4 * (acts * BLOCK / 4).next_multiple_of(ALIGN) as u64,
@@ -512,6 +516,8 @@ impl Compiler<'_> {
                 self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
             }
             Op::ShortConv => self.short_conv(node),
+            Op::Sample => self.sample(node),
+            Op::Feed => self.feed(node),
         }
     }
 

@@ -118,6 +118,9 @@ const CONV: &[Binding] = &[
     Binding::Write("ring", "f32"),
 ];
 
+const DRAWN: &[Binding] =
+    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("drawn", "u32")];
+
 const MATH: &str = include_str!("kernels/math.wgsl");
 const RMS_NORM: &str = include_str!("kernels/rms_norm.wgsl");
 const QUANTISE_BLOCK: &str = include_str!("kernels/quantise_block.wgsl");
@@ -348,6 +351,14 @@ pub(crate) fn merge(v_dim: usize) -> Kernel {
 
 pub(crate) fn route() -> Kernel {
     kernel("route", &[MATH, include_str!("kernels/route.wgsl")], BASIC, &[])
+}
+
+pub(crate) fn sample() -> Kernel {
+    kernel("sample", &[include_str!("kernels/sample.wgsl")], DRAWN, &[("LANES", 256)])
+}
+
+pub(crate) fn feed() -> Kernel {
+    kernel("feed", &[include_str!("kernels/feed.wgsl")], DRAWN, &[])
 }
 
 pub(crate) fn expert_sum() -> Kernel {

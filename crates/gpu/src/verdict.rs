@@ -14,11 +14,14 @@ pub(crate) struct Verdict {
 }
 
 impl Gpu {
-    /// Submits.
-    pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) -> (wgpu::SubmissionIndex, Verdict) {
+    /// Submits, in this order.
+    pub(crate) fn submit(
+        &self,
+        commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
+    ) -> (wgpu::SubmissionIndex, Verdict) {
         #[cfg(target_arch = "wasm32")]
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let submission = self.queue.submit([commands]);
+        let submission = self.queue.submit(commands);
         #[cfg(target_arch = "wasm32")]
         return (submission, Verdict { error: Box::pin(scope.pop()) });
         #[cfg(not(target_arch = "wasm32"))]

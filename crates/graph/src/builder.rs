@@ -504,11 +504,11 @@ impl Inner {
             }
         }
         let Some(slot) = op.state_operand() else { return Ok(()) };
-        for (role, id) in op.roles().iter().zip(inputs) {
+        for (i, (role, id)) in op.roles().iter().zip(inputs).enumerate() {
             // Kernels follow these into the state as `validate` let them through, by port.
             let value = self.graph.value(*id);
             let input = matches!(value.source, Source::Port(p) if self.graph.port(p).kind == PortKind::Input);
-            if value.dtype == DType::U32 && !input {
+            if value.dtype == DType::U32 && i != slot && !input {
                 return Err(format!("{role} must be an input itself, which is checked with every step"));
             }
         }

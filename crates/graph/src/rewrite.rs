@@ -1,4 +1,7 @@
-//! Fusions. Each turns a composed form into one op of the vocabulary whose reference is that composed form.
+//! Rewrites of recorded graphs: fusions, each of which turns a composed form into one op of the vocabulary whose reference is
+//! that composed form, and [`ahead`].
+
+pub mod ahead;
 
 use tensor::Op;
 use tensor::ops::Binary;

@@ -9,6 +9,7 @@ mod linear;
 mod moe;
 mod recurrent;
 mod rows;
+mod sample;
 
 use tensor::DType;
 
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Case> {
         attention::cases(),
         moe::cases(),
         recurrent::cases(),
+        sample::cases(),
     ]
     .into_iter()
     .flatten()

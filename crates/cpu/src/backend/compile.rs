@@ -17,6 +17,7 @@ use crate::vector;
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
+use super::sample::{FeedStep, SampleStep};
 use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
@@ -387,6 +388,30 @@ impl Compiler<'_> {
                     window: *window,
                     softcap: *softcap,
                     out: self.outer(node, node.outputs[0])?,
+                })
+            }
+            Op::Sample => {
+                self.select(node, "sample", "integer weights");
+                let [into, uniform, sharpness, top_k, top_p, min_p] =
+                    [2, 3, 4, 5, 6, 7].map(|i| self.vector(node, node.inputs[i]));
+                Step::Sample(SampleStep {
+                    logits: self.last(node, node.inputs[0])?,
+                    state: self.state(node)?,
+                    into: into?,
+                    uniform: uniform?,
+                    sharpness: sharpness?,
+                    top_k: top_k?,
+                    top_p: top_p?,
+                    min_p: min_p?,
+                    out: self.vector(node, node.outputs[0])?,
+                })
+            }
+            Op::Feed => {
+                self.select(node, "feed", "the only one");
+                Step::Feed(FeedStep {
+                    ids: self.vector(node, node.inputs[0])?,
+                    state: self.state(node)?,
+                    out: self.vector(node, node.outputs[0])?,
                 })
             }
         };

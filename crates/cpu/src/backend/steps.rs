@@ -42,7 +42,8 @@ impl Ctx<'_> {
         arg.bound.map_or(arg.rows, |(scalar, per)| (self.scalars[scalar] as usize * per).min(arg.rows))
     }
 
-    fn start(&self, arg: &RowsArg) -> *mut u32 {
+    /// The first word of a value. What it may be used for is as for `rows` and `rows_mut`.
+    pub(super) fn start(&self, arg: &RowsArg) -> *mut u32 {
         match arg.place {
             Place::Arena(at) => self.arena.wrapping_add(at),
             Place::Input(at) => self.inputs.cast_mut().wrapping_add(at),
@@ -258,6 +259,8 @@ pub(super) enum Step {
     ShortConv(super::state::ConvStep),
     KvWrite(super::state::KvWriteStep),
     Attention(super::state::AttentionStep),
+    Sample(super::sample::SampleStep),
+    Feed(super::sample::FeedStep),
 }
 
 /// Rows of a product with chosen experts, grouped by expert: `first` has one entry per expert and one more, `input` and
@@ -321,7 +324,7 @@ fn claim_groups(total: usize, group_bytes: usize, worker: &Worker<'_>) -> usize 
 }
 
 /// Runs `part` over the real rows, divided over the workers.
-fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
+pub(super) fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
     let range = worker.share(n, 1);
     if !range.is_empty() {
         part(range);
@@ -430,6 +433,8 @@ impl Step {
             Step::ShortConv(step) => step.run(ctx, worker),
             Step::KvWrite(step) => step.run(ctx, worker),
             Step::Attention(step) => step.run(ctx, worker),
+            Step::Sample(step) => step.run(ctx, worker),
+            Step::Feed(step) => step.run(ctx, worker),
         }
     }
 }
