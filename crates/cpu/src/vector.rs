@@ -22,5 +22,5 @@ pub use elementwise::{Binary, Unary, binary, unary};
 pub use norm::{add_rms_norm, rms_norm};
 pub use rope::{rope, rope_angles};
 pub use rows::{Rows, RowsMut, Src};
-pub use select::{SelectError, top_k};
+pub use select::{SelectError, argmax, top_k};
 pub use softmax::softmax;

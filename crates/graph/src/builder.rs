@@ -299,6 +299,22 @@ impl Builder {
         (out.first().copied().unwrap_or(self.poison()), State { version: ring.version + 1, ..ring })
     }
 
+    /// [`Op::Feed`].
+    #[track_caller]
+    pub fn feed(&self, ids: Tensor, drawn: State) -> Tensor {
+        let out = self.record(Op::Feed, &[ids, drawn.tensor], Some(drawn), Location::caller());
+        out.first().copied().unwrap_or(self.poison())
+    }
+
+    /// [`Op::Sample`]: the tokens and the next version of what was drawn. `policy` is uniform, sharpness, top_k, top_p, min_p.
+    #[track_caller]
+    pub fn sample(&self, logits: Tensor, drawn: State, into: Tensor, policy: [Tensor; 5]) -> (Tensor, State) {
+        let [uniform, sharpness, top_k, top_p, min_p] = policy;
+        let operands = [logits, drawn.tensor, into, uniform, sharpness, top_k, top_p, min_p];
+        let out = self.record(Op::Sample, &operands, Some(drawn), Location::caller());
+        (out.first().copied().unwrap_or(self.poison()), State { version: drawn.version + 1, ..drawn })
+    }
+
     /// Records an op without a state by its documented operands; how tests reach the fused ones.
     #[track_caller]
     pub fn op(&self, op: Op, operands: &[Tensor]) -> Vec<Tensor> {

@@ -365,13 +365,12 @@ mod tests {
         let (rows, outs) = (b.scalar("rows"), b.scalar("outs"));
         let ids = b.input("ids", DType::U32, &[4], Some(rows));
         let drawn = b.state("drawn", DType::U32, &[3]);
-        b.output("fed", b.op(Op::Feed, &[ids, b.state_tensor(drawn)], Some(drawn))[0]);
+        b.output("fed", b.feed(ids, drawn));
         let words = |name: &str| b.input(name, DType::U32, &[4], Some(outs));
         let sharpness = b.input("sharpness", DType::F32, &[4], Some(outs));
         let logits = b.input("logits", DType::F32, &[4, 2], Some(outs));
         let [into, uniform, top_k, top_p, min_p] = ["into", "uniform", "top_k", "top_p", "min_p"].map(words);
-        let operands = [logits, b.state_tensor(drawn), into, uniform, sharpness, top_k, top_p, min_p];
-        b.output("tokens", b.op(Op::Sample, &operands, Some(drawn))[0]);
+        b.output("tokens", b.sample(logits, drawn, into, [uniform, sharpness, top_k, top_p, min_p]).0);
         let graph = b.finish().unwrap();
         let layout = StepLayout::new(&graph);
         let check = |ids: &[u32], into: &[u32], outputs: &[&str]| {

@@ -2,7 +2,7 @@
 
 use tensor::ops::{NO_SNAP, NOT_A_TOKEN};
 use tensor::sampling::{ONE, Policy, least_weight, share, sharpness};
-use tensor::{DType, HostTensor, Op};
+use tensor::{DType, HostTensor};
 
 use crate::case::{Case, Step};
 use crate::values::Values;
@@ -148,13 +148,10 @@ fn case(op: &'static str, class: &str, rows: usize, vocab: usize, kind: Logits) 
         steps: (0..if vocab > 100_000 { 2 } else { 3 }).map(&mut step).collect(),
         record: Box::new(move |r| {
             let drawn = r.state("drawn", DType::U32, &[slots]);
-            let state = r.b.state_tensor(drawn);
-            let fed = r.b.op(Op::Feed, &[r.input("ids"), state], Some(drawn));
-            let [logits, into, uniform, sharpness, top_k, top_p, min_p] =
-                ["logits", "into", "uniform", "sharpness", "top_k", "top_p", "min_p"].map(|n| r.input(n));
-            let operands = [logits, state, into, uniform, sharpness, top_k, top_p, min_p];
-            let tokens = r.b.op(Op::Sample, &operands, Some(drawn));
-            r.outputs(&if op == "feed" { [fed, tokens] } else { [tokens, fed] }.concat());
+            let fed = r.b.feed(r.input("ids"), drawn);
+            let policy = ["uniform", "sharpness", "top_k", "top_p", "min_p"].map(|name| r.input(name));
+            let (tokens, _) = r.b.sample(r.input("logits"), drawn, r.input("into"), policy);
+            r.outputs(&if op == "feed" { [fed, tokens] } else { [tokens, fed] });
         }),
     }
 }

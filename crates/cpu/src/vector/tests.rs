@@ -361,7 +361,25 @@ fn rope_matches_f64_and_passes_the_rest_through() {
 }
 
 #[test]
-fn top_k_takes_the_lowest_index_and_refuses_nan() {
+fn argmax_and_top_k_take_the_lowest_index_and_refuse_nan() {
+    for isa in CpuIsa::available() {
+        for n in LENGTHS {
+            let mut x = noise(14, n);
+            let best = n / 2;
+            x[best] = 50.0;
+            x[n - 1] = 50.0;
+            assert_eq!(argmax(isa, &x), Ok(best as u32));
+            for at in [0, n / 3, n - 1] {
+                let mut x = x.clone();
+                x[at] = -f32::NAN;
+                assert_eq!(argmax(isa, &x), Err(SelectError::Nan { index: at, len: n }));
+            }
+        }
+        assert_eq!(argmax(isa, &[f32::NEG_INFINITY; 20]), Ok(0));
+        assert_eq!(argmax(isa, &[-0.0, 0.0]), Ok(0));
+        assert_eq!(argmax(isa, &[1.0, f32::INFINITY, f32::INFINITY]), Ok(1));
+        assert_eq!(argmax(isa, &[]), Err(SelectError::TooFew { wanted: 1, len: 0 }));
+    }
     let mut scratch = Vec::new();
     let mut top = |x: &[f32], k| {
         let (mut values, mut indices) = (vec![0.0; k], vec![0; k]);
