@@ -193,7 +193,9 @@ class Draw(random.Random):
             self.maybe(config, "rope_theta", self.theta(), chance=0.7)
             self.maybe(config, "rope_local_base_freq", self.theta(), chance=0.7)
             if self.random() < 0.6:
-                config["rope_scaling"] = self.scaling(self.dims, 256)
+                rope = self.scaling(self.dims, 256)
+                # The old name of the kind alone scales in transformers 4 and not in 5: see REFUSED.
+                config["rope_scaling"] = {"rope_type": rope.pop("type", None) or rope["rope_type"], **rope}
         return config
 
     def lfm2(self):
@@ -238,6 +240,7 @@ REFUSED = [
     refused("gemma3_text", "final_logit_softcapping", 30.0),
     refused("gemma3_text", "attn_logit_softcapping", 50.0),
     refused("gemma3_text", "use_bidirectional_attention", True),
+    refused("gemma3_text", "rope_scaling", {"type": "linear", "factor": 8.0}),
     refused("gemma3_text", "sliding_window", None, num_hidden_layers=1),
     refused("lfm2", "conv_L_cache", 1),
     refused("lfm2", "use_pos_enc", False),
@@ -304,7 +307,7 @@ def main():
     arguments.add_argument("families", nargs="*")
     arguments.add_argument("--count", type=int, default=20)
     arguments.add_argument("--seed", type=int, default=0)
-    given = arguments.parse_args()
+    given = arguments.parse_intermixed_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     failed = total = 0

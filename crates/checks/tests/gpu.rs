@@ -54,8 +54,23 @@ fn check(name: &str, devices: &[Arc<dyn Backend>; 3], model: &Arc<Model>, option
     assert!(report.passed(), "{name}: {report}");
 }
 
+/// A seeded slice: a plain family, routing and a recurrent one, and the formats of the real checkpoints.
 #[test]
 fn determinism() {
+    let devices = [(); 3].map(|()| open(Profile::WebGpu));
+    let short = |precision| Options { prompt: 65, tokens: 3, controls: false, ..Options::new(precision) };
+    for case in ["llama", "lfm2"] {
+        let model = open_model(&tests().join(format!("goldens-gguf/{case}.gguf"))).unwrap();
+        check(case, &devices, &model, &short(Precision::Exact));
+    }
+    let model = open_model(&tests().join("goldens-gguf/llama.gguf")).unwrap();
+    let model = quantised(model.checkpoint(), FORMATS[0]).unwrap();
+    check("llama, quantised", &devices, &model, &short(Precision::Fast));
+}
+
+#[test]
+#[ignore = "takes half an hour on a software driver; `cargo xtask full` runs it"]
+fn determinism_of_every_family_and_format() {
     let devices = [(); 3].map(|()| open(Profile::WebGpu));
     for case in CASES {
         let model = open_model(&tests().join(format!("goldens-gguf/{case}.gguf"))).unwrap();

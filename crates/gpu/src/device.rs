@@ -85,7 +85,7 @@ impl Gpu {
         });
         let limits = device.limits();
         let capabilities = Capabilities::new(&info, device.features(), &limits, families);
-        let mut gpu = Gpu {
+        let gpu = Gpu {
             #[cfg(not(target_arch = "wasm32"))]
             poller: crate::poll::Poller::new(&device)?,
             info,
@@ -98,7 +98,7 @@ impl Gpu {
             scratch: Mutex::default(),
         };
         #[cfg(not(target_arch = "wasm32"))] // where nothing can wait for an answer
-        crate::probe::run(&mut gpu)?;
+        let gpu = crate::probe::run(gpu)?;
         gpu.check()?;
         Ok(Arc::new(gpu))
     }

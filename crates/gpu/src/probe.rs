@@ -10,7 +10,7 @@ use crate::select;
 const LANES: u64 = 1024;
 
 /// Runs the probes and enters what they found into the device's capabilities.
-pub(crate) fn run(gpu: &mut Gpu) -> Result<(), DeviceError> {
+pub(crate) fn run(mut gpu: Gpu) -> Result<Gpu, DeviceError> {
     let kernel = select::probe_halves();
     let pipeline = gpu.pipeline(&kernel)?;
     let arena = gpu.buffer("probe", 4 * LANES, U::STORAGE | U::COPY_SRC)?;
@@ -37,5 +37,5 @@ pub(crate) fn run(gpu: &mut Gpu) -> Result<(), DeviceError> {
     let words = readback.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
     // A lane that found nothing wrong leaves 1; one that did not run leaves 0.
     gpu.capabilities.exact_halves = bytemuck::pod_collect_to_vec::<u8, u32>(&words).iter().all(|w| *w == 1);
-    Ok(())
+    Ok(gpu)
 }

@@ -225,6 +225,7 @@ pub(crate) fn gather(capabilities: &Capabilities, dtype: DType) -> Option<Kernel
 }
 
 /// Whether `unpack2x16float` is exact: 1024 lanes, each leaves one more than what it found wrong.
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn probe_halves() -> Kernel {
     kernel("probe_halves", &[include_str!("kernels/probe_halves.wgsl")], BASIC, &[])
 }

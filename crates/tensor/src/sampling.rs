@@ -85,17 +85,17 @@ pub fn weight(logit: f32, max: f32, sharpness: f32) -> u32 {
 fn exp2_of_minus(f: u32) -> u32 {
     const Q: [u32; 6] = [2_977_044_472, 1_031_763_626, 238_369_193, 41_221_829, 5_549_128, 493_690];
     let q = Q[..5].iter().rev().fold(Q[5], |sum, c| c - mul_high(sum, f));
-    ONE - (mul_high(q, f) + 1 >> 1)
+    ONE - ((mul_high(q, f) + 1) >> 1)
 }
 
 /// `a * b / 2^32`, rounded down.
 fn mul_high(a: u32, b: u32) -> u32 {
-    (u64::from(a) * u64::from(b) >> 32) as u32
+    ((u64::from(a) * u64::from(b)) >> 32) as u32
 }
 
 /// `total * share / 2^32`, rounded down.
 pub fn part(total: u64, share: u32) -> u64 {
-    (u128::from(total) * u128::from(share) >> 32) as u64
+    ((u128::from(total) * u128::from(share)) >> 32) as u64
 }
 
 /// `total * share / 2^32`, rounded up.
@@ -143,7 +143,16 @@ mod tests {
     #[test]
     fn every_value_has_a_weight() {
         let tiny = f32::from_bits(1);
-        for sharpness in [0.0, tiny, f32::MIN_POSITIVE, 1.4427, 1443.0, f32::MAX, f32::INFINITY, f32::NAN] {
+        for sharpness in [
+            0.0,
+            tiny,
+            f32::MIN_POSITIVE,
+            std::f32::consts::LOG2_E,
+            1443.0,
+            f32::MAX,
+            f32::INFINITY,
+            f32::NAN,
+        ] {
             for max in [0.0, -1.0, 3e38, f32::MAX] {
                 let mut last = ONE;
                 for below in [0.0f32, tiny, 1e-30, 1e-20, 1e-9, 1e-3, 0.5, 1.0, 20.0, 1e5, 1e20, f32::MAX] {
@@ -160,8 +169,8 @@ mod tests {
         assert_eq!(weight(f32::MIN, f32::MAX, sharpness(1e-3)), 0);
         assert_eq!(weight(f32::MIN, f32::MAX, 0.0), ONE);
         assert_eq!(weight(-1.0, 0.0, 1.0), ONE / 2);
-        // The whole range of f32 is two octaves here.
-        assert_eq!(weight(f32::MIN, f32::MAX, 2f32.powi(-128) * 1.0000001), 0x2000_0000);
+        // Twice the largest f32 is eight octaves at the least sharpness that counts.
+        assert_eq!(weight(f32::MIN, f32::MAX, f32::MIN_POSITIVE) >> 4, ONE >> 12);
         // Around the last weight above 0, 2^-32 of the highest.
         assert_eq!((weight(-31.99, 0.0, 1.0), weight(-32.0, 0.0, 1.0), weight(-33.0, 0.0, 1.0)), (1, 0, 0));
     }
@@ -172,7 +181,7 @@ mod tests {
         assert_eq!((least_weight(1.0), least_weight(0.0), least_weight(1e-30)), (ONE, 0, 1));
         let total = 3u64 * (1 << 40) + 1;
         assert_eq!((part(total, 1 << 31), part_up(total, 1 << 31)), (total / 2, total / 2 + 1));
-        assert_eq!(part(u64::MAX >> 8, u32::MAX), (u128::from(u64::MAX >> 8) * 0xffff_ffff >> 32) as u64);
+        assert_eq!(part(u64::MAX >> 8, u32::MAX), ((u128::from(u64::MAX >> 8) * 0xffff_ffff) >> 32) as u64);
         assert_eq!(part_up(2 * u64::from(ONE), share(0.5)), u64::from(ONE));
     }
 }

@@ -361,7 +361,7 @@ fn rope_matches_f64_and_passes_the_rest_through() {
 }
 
 #[test]
-fn argmax_takes_the_lowest_index_and_refuses_nan() {
+fn argmax_and_top_k_take_the_lowest_index_and_refuse_nan() {
     for isa in CpuIsa::available() {
         for n in LENGTHS {
             let mut x = noise(14, n);
@@ -380,10 +380,6 @@ fn argmax_takes_the_lowest_index_and_refuses_nan() {
         assert_eq!(argmax(isa, &[1.0, f32::INFINITY, f32::INFINITY]), Ok(1));
         assert_eq!(argmax(isa, &[]), Err(SelectError::TooFew { wanted: 1, len: 0 }));
     }
-}
-
-#[test]
-fn top_k_takes_the_lowest_index_and_refuses_nan() {
     let mut scratch = Vec::new();
     let mut top = |x: &[f32], k| {
         let (mut values, mut indices) = (vec![0.0; k], vec![0; k]);

@@ -158,7 +158,8 @@ fn above(lane: u32, t: vec3<u32>, weighed: bool) -> Sums {
 // The highest key at and above which there are `needed` tokens (or that weight) in play, at least `cut`. `top` is the key of
 // the highest logit.
 fn search(lane: u32, needed: vec2<u32>, top: u32, weighed: bool) -> u32 {
-    let differ = cut ^ top;
+    // Browsers take private variables for different from lane to lane.
+    let differ = same(lane, cut ^ top);
     if (differ == 0u) {
         return cut;
     }
@@ -228,6 +229,7 @@ fn keep(lane: u32, needed: vec2<u32>, top: u32, weighed: bool) {
             most = middle;
         }
     }
+    least = same(lane, least);
     if (least < at_key) {
         end = nth_at(lane, key, least);
     } else if (key != cut) {
