@@ -276,9 +276,12 @@ impl Instance for FaultyInstance {
         let changed = |row: u32| {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
-                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::LosesDrawn | Fault::Lost(_) | Fault::NanFrom(_) => {
-                    false
-                }
+                Fault::None
+                | Fault::SeesChunk
+                | Fault::SeesBlock
+                | Fault::LosesDrawn
+                | Fault::Lost(_)
+                | Fault::NanFrom(_) => false,
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
                 Fault::Always => true,
                 Fault::KnowsNeighbours => segments.len() > 1,

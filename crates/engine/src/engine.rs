@@ -12,13 +12,13 @@ use graph::backend::{Backend, Precision};
 use graph::rewrite::ahead::TOKENS;
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
 
+use self::recover::Recovery;
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
 use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
 use crate::plans::{Plans, Progress, Recipe, Run};
 use crate::request::{Event, Finish, Request, RequestId, Task};
-use self::recover::Recovery;
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};

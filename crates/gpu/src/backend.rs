@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc,
+    WeightHandle,
 };
 
 use crate::adapter::{self, AdapterInfo, GpuOptions};

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc,
+    WeightHandle,
 };
 
 use crate::isa::CpuIsa;

@@ -19,7 +19,8 @@ fn lost() -> Option<Result<Finish, EngineError>> {
 fn the_request_fails_and_the_next_one_is_answered() {
     for run_ahead in [false, true] {
         for step in [0, 1, 5] {
-            let request = || sample(prompt(20, 1), 12, SamplingOptions { temperature: 0.8, ..Default::default() });
+            let request =
+                || sample(prompt(20, 1), 12, SamplingOptions { temperature: 0.8, ..Default::default() });
             let want = alone("llama", request(), options(false));
             let mut desk = Desk::on("llama", Fault::Lost(step), options(run_ahead));
             let failing = desk.submit(request());

@@ -1,0 +1,114 @@
+//! The engine on the first GPU of this machine: one step ahead, and when the device is lost.
+
+use std::future::poll_fn;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use engine::sampling::SamplingOptions;
+use engine::{Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
+use gpu::{GpuBackend, GpuOptions, Profile};
+use graph::backend::{Backend, DeviceError};
+use gristmill_checks::faults::{Fault, FaultyBackend};
+use gristmill_checks::open_model;
+use models::Model;
+
+fn open() -> Arc<GpuBackend> {
+    let options = GpuOptions { profile: Profile::WebGpu, ..GpuOptions::default() };
+    Arc::new(pollster::block_on(GpuBackend::open("gpu", &options)).unwrap_or_else(|e| panic!("{e}")))
+}
+
+fn model() -> Arc<Model> {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+    open_model(&tests.join("goldens-gguf/llama.gguf")).unwrap()
+}
+
+fn engine(backend: Arc<dyn Backend>, run_ahead: Option<bool>) -> Engine {
+    let options = EngineOptions {
+        context: Some(96),
+        chunk: 64,
+        max_sequences: 4,
+        run_ahead,
+        ..EngineOptions::default()
+    };
+    Engine::new(model(), backend, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A greedy request and two that are sampled.
+fn requests() -> [Request; 3] {
+    let hot = SamplingOptions { temperature: 0.9, seed: Some(4), ..SamplingOptions::default() };
+    let policies = [
+        SamplingOptions::default(),
+        hot.clone(),
+        SamplingOptions { temperature: 1.2, top_k: Some(40), top_p: 0.9, min_p: 0.01, ..hot },
+    ];
+    let mut salt = 0;
+    policies.map(|sampling| {
+        salt += 1;
+        let prompt = (0..20 * salt).map(|i| 3 + (i * 31 + salt * 101) % 290).collect();
+        let task = Task::Generate { max_tokens: Some(16), sampling, entropy: 0, stop: vec![] };
+        Request { prompt, task }
+    })
+}
+
+/// What came of a request: its tokens and its end.
+type Answer = (Vec<u32>, Option<Result<Finish, EngineError>>);
+
+fn finish(engine: &mut Engine, ids: &[RequestId]) -> Vec<Answer> {
+    let mut answers: Vec<Answer> = ids.iter().map(|_| (vec![], None)).collect();
+    while let Some(events) = pollster::block_on(poll_fn(|cx| engine.poll(cx))) {
+        for event in events {
+            let Some(at) = ids.iter().position(|id| *id == event.request()) else { continue };
+            match event {
+                Event::Token { token, .. } => answers[at].0.push(token.id),
+                Event::Finished { reason, .. } => answers[at].1 = Some(Ok(reason)),
+                Event::Failed { error, .. } => answers[at].1 = Some(Err(error)),
+                _ => {}
+            }
+        }
+    }
+    answers
+}
+
+fn ask(engine: &mut Engine) -> Vec<Answer> {
+    let ids = requests().map(|request| engine.submit(request).unwrap());
+    finish(engine, &ids)
+}
+
+#[test]
+fn one_step_ahead_draws_the_same_tokens_and_reads_nothing_else() {
+    let backend = open();
+    let watched = Arc::new(FaultyBackend::new(backend.clone(), Fault::None));
+    let ahead = ask(&mut engine(watched.clone(), None));
+    assert_eq!((watched.most_in_flight(), watched.outputs()), (2, vec!["tokens".to_owned()]));
+    assert!(ahead.iter().all(|(tokens, end)| tokens.len() == 16 && *end == Some(Ok(Finish::MaxTokens))));
+    let watched = Arc::new(FaultyBackend::new(backend, Fault::None));
+    let at_rest = ask(&mut engine(watched.clone(), Some(false)));
+    assert_eq!((watched.most_in_flight(), watched.outputs()), (1, vec!["logits".to_owned()]));
+    assert_eq!(ahead, at_rest);
+}
+
+/// Taken away while steps are in flight, or between two.
+#[test]
+fn a_lost_device_fails_its_requests_and_answers_the_next() {
+    for in_flight in [true, false] {
+        let backend = open();
+        let mut engine = engine(backend.clone(), None);
+        let want = ask(&mut engine);
+        let ids = requests().map(|request| engine.submit(request).unwrap());
+        // A few tokens in.
+        for _ in 0..4 {
+            assert!(pollster::block_on(poll_fn(|cx| engine.poll(cx))).is_some());
+        }
+        if in_flight {
+            let _ = engine.poll(&mut Context::from_waker(Waker::noop()));
+        }
+        backend.lose();
+        for (i, (_, end)) in finish(&mut engine, &ids).iter().enumerate() {
+            let error = EngineError::Device(DeviceError::Lost("taken away by a test".to_owned()));
+            assert_eq!(end, &Some(Err(error)), "request {i}");
+        }
+        assert_eq!(ask(&mut engine), want, "the next requests");
+        assert_eq!(ask(&mut engine), want, "and those after");
+    }
+}
