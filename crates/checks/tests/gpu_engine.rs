@@ -1,37 +1,38 @@
-//! The engine on the first GPU of this machine: one step ahead, and when the device is lost.
+//! The engine on the first GPU of this machine: one step ahead, when the device is lost, and split over several.
 
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use cpu::{CpuBackend, CpuOptions};
 use engine::sampling::SamplingOptions;
 use engine::{Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
 use gpu::{GpuBackend, GpuOptions, Profile};
-use graph::backend::{Backend, DeviceError};
+use graph::backend::{Backend, DeviceError, Precision};
 use gristmill_checks::faults::{Fault, FaultyBackend};
 use gristmill_checks::open_model;
+use gristmill_checks::quantise::quantised;
 use models::Model;
+use tensor::DType;
 
 fn open() -> Arc<GpuBackend> {
     let options = GpuOptions { profile: Profile::WebGpu, ..GpuOptions::default() };
     Arc::new(pollster::block_on(GpuBackend::open("gpu", &options)).unwrap_or_else(|e| panic!("{e}")))
 }
 
-fn model() -> Arc<Model> {
+fn model(case: &str) -> Arc<Model> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
-    open_model(&tests.join("goldens-gguf/llama.gguf")).unwrap()
+    open_model(&tests.join(format!("goldens-gguf/{case}.gguf"))).unwrap()
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { context: Some(96), chunk: 64, max_sequences: 4, ..EngineOptions::default() }
 }
 
 fn engine(backend: Arc<dyn Backend>, run_ahead: Option<bool>) -> Engine {
-    let options = EngineOptions {
-        context: Some(96),
-        chunk: 64,
-        max_sequences: 4,
-        run_ahead,
-        ..EngineOptions::default()
-    };
-    Engine::new(model(), backend, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
+    let options = EngineOptions { run_ahead, ..options() };
+    Engine::new(model("llama"), backend, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A greedy request and two that are sampled.
@@ -110,5 +111,69 @@ fn a_lost_device_fails_its_requests_and_answers_the_next() {
         }
         assert_eq!(ask(&mut engine), want, "the next requests");
         assert_eq!(ask(&mut engine), want, "and those after");
+    }
+}
+
+/// Bits of the logits that a request reports, by position, and its tokens.
+type Told = (Vec<(usize, Vec<u32>)>, Vec<u32>);
+
+/// The answers of a model split over devices, logits and all.
+fn told(model: &Arc<Model>, devices: Vec<Arc<dyn Backend>>, precision: Precision) -> Vec<Told> {
+    let options = EngineOptions { logits: true, precision: Some(precision), ..options() };
+    let mut engine = Engine::split(model.clone(), devices, &options, &mut |_, _| {}).unwrap();
+    let vocab = engine.info().vocab;
+    let mut ids: Vec<RequestId> = requests().map(|request| engine.submit(request).unwrap()).into();
+    let prompt = (0..50).map(|i| 3 + i * 5 % 290).collect();
+    ids.push(engine.submit(Request { prompt, task: Task::Score { from: 0 } }).unwrap());
+    let mut answers: Vec<Told> = ids.iter().map(|_| (vec![], vec![])).collect();
+    while let Some(events) = pollster::block_on(poll_fn(|cx| engine.poll(cx))) {
+        for event in events {
+            let (rows, tokens) = &mut answers[ids.iter().position(|id| *id == event.request()).unwrap()];
+            match event {
+                Event::Token { token, .. } => tokens.push(token.id),
+                Event::Scores { first, logits, .. } => {
+                    let bits = |row: &[f32]| row.iter().map(|v| v.to_bits()).collect();
+                    rows.extend(logits.chunks(vocab).enumerate().map(|(i, row)| (first + i, bits(row))));
+                }
+                Event::Failed { error, .. } => panic!("{error}"),
+                _ => {}
+            }
+        }
+    }
+    answers
+}
+
+/// Two devices opened on one adapter.
+#[test]
+fn split_over_two_devices_is_the_whole_bit_for_bit() {
+    let [one, other] = [open(), open()].map(|device| device as Arc<dyn Backend>);
+    for case in ["llama", "gemma3_text", "qwen3_moe", "lfm2"] {
+        let exact = model(case);
+        let fast = quantised(exact.checkpoint(), DType::Q4_0).unwrap();
+        for (model, precision) in [(exact, Precision::Exact), (fast, Precision::Fast)] {
+            let whole = told(&model, vec![one.clone()], precision);
+            assert!(whole[3].0.len() == 50 && whole[0].1.len() == 16);
+            let split = told(&model, vec![one.clone(), other.clone()], precision);
+            assert!(whole == split, "{case} {precision:?}");
+        }
+    }
+}
+
+/// Unlike devices agree within what their arithmetic leaves open.
+#[test]
+fn split_over_the_cpu_and_the_gpu_agrees() {
+    let cpu: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap());
+    let gpu: Arc<dyn Backend> = open();
+    let model = model("gemma3_text");
+    let scores = |devices| told(&model, devices, Precision::Exact).swap_remove(3).0;
+    let want = scores(vec![cpu.clone()]);
+    for devices in [vec![cpu.clone(), gpu.clone()], vec![gpu, cpu]] {
+        for ((at, have), (_, want)) in scores(devices).iter().zip(&want) {
+            let [have, want] =
+                [have, want].map(|row| row.iter().map(|v| f32::from_bits(*v)).collect::<Vec<_>>());
+            let largest = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+            let error = have.iter().zip(&want).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            assert!(error <= 1e-4 * largest && largest > 0.0, "position {at}: {error} of {largest}");
+        }
     }
 }

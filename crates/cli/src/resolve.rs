@@ -128,7 +128,7 @@ pub(crate) fn describe(engine: &Engine) {
     let tokens = size.blocks * gristmill::parts::tensor::ops::KV_BLOCK;
     note(format_args!(
         "{name} on {}, {}; context {} tokens, KV pool {tokens} tokens ({})",
-        engine.backend().description(),
+        engine.device(),
         precision_name(engine.precision()),
         size.context,
         ByteSize(size.bytes()),

@@ -1,5 +1,7 @@
 //! How much KV cache and recurrent state there is, and who holds it.
 
+use std::ops::Range;
+
 use graph::BlockPool;
 use models::ModelInfo;
 use tensor::ops::KV_BLOCK;
@@ -73,6 +75,33 @@ impl CacheSize {
         // Blocks are counted in 32 bits.
         let blocks = blocks.min(u32::MAX as usize);
         Ok(CacheSize { context, blocks, slots, bytes_per_token, bytes_per_slot })
+    }
+
+    /// As [`CacheSize::choose`] for a model split over devices: for each its layers and its free memory. A block has a part
+    /// on every device, so what fits the tightest of them decides.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn choose_split(
+        info: &ModelInfo,
+        options: &EngineOptions,
+        devices: &[(Range<usize>, Option<u64>)],
+        weights: u64,
+    ) -> Result<CacheSize, EngineError> {
+        if let [(_, memory)] = devices {
+            return CacheSize::choose(info, options, *memory, weights);
+        }
+        let mut size = CacheSize::choose(info, options, None, weights)?;
+        for (layers, memory) in devices {
+            let mut part = info.clone();
+            part.kv.retain(|kv| layers.contains(&kv.layer));
+            part.rings.retain(|ring| layers.contains(&ring.layer));
+            let weights = weights / info.layers.max(1) as u64 * layers.len() as u64;
+            let unlimited = EngineOptions { cache_bytes: None, ..options.clone() };
+            let fits = CacheSize::choose(&part, &unlimited, *memory, weights)?;
+            (size.context, size.blocks) = (size.context.min(fits.context), size.blocks.min(fits.blocks));
+        }
+        Ok(size)
     }
 
     /// Bytes of the whole pool and all slots.

@@ -17,14 +17,14 @@ use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
 use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
-use crate::plans::{Plans, Progress, Recipe, Run};
+use crate::plans::{LOGITS, Plans, Progress, Recipe, Run};
 use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
 use crate::step::{Segment, StepArrays};
 
-/// Runs requests on one model and one device.
+/// Runs requests on one model and one device, or several that share its layers.
 ///
 /// The engine has no thread and never waits: [`Engine::poll`] starts steps and returns what happened. Requests share
 /// steps, and what one gets does not depend on the others.
@@ -37,7 +37,8 @@ use crate::step::{Segment, StepArrays};
 /// when there is something to run, and are computed from their beginning, with the same answers.
 pub struct Engine {
     model: Arc<Model>,
-    backend: Arc<dyn Backend>,
+    /// At least one.
+    devices: Vec<Arc<dyn Backend>>,
     recipe: Recipe,
     /// As asked for: recurrent models round up.
     chunk: usize,
@@ -79,16 +80,39 @@ impl Engine {
         options: &EngineOptions,
         progress: Progress,
     ) -> Result<Engine, EngineError> {
+        Engine::split(model, vec![backend], options, progress)
+    }
+
+    /// As [`Engine::new`] with the layers divided over devices, in this order: for a model too large for one. A step goes
+    /// through them one after another. Devices that are alike give, bit for bit, the answers of one alone.
+    ///
+    /// # Errors
+    /// As there; [`EngineOptions::layers`] that do not go with the devices and the model, and
+    /// [`EngineOptions::run_ahead`], which needs the whole model on one device.
+    pub fn split(
+        model: Arc<Model>,
+        devices: Vec<Arc<dyn Backend>>,
+        options: &EngineOptions,
+        progress: Progress,
+    ) -> Result<Engine, EngineError> {
         options.validate()?;
         let info = model.info();
         let (precision, kv) = (options.precision_for(info), options.kv_dtype(info));
         let weights = model.checkpoint().file_bytes();
-        let size = CacheSize::choose(info, options, backend.memory_limit(), weights)?;
+        let stages = options.stages(devices.len(), info.layers)?;
+        let memory = stages.iter().cloned().zip(devices.iter().map(|d| d.memory_limit()));
+        let size = CacheSize::choose_split(info, options, &memory.collect::<Vec<_>>(), weights)?;
         let recurrent = info.recurrent;
         let chunk = if recurrent { options.chunk.max(RECURRENT_CHUNK) } else { options.chunk };
-        let ahead = options.run_ahead.unwrap_or(backend.runs_ahead());
-        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps, ahead };
-        let plans = Plans::build(&model, &*backend, &recipe, progress)?;
+        let alone = devices.len() == 1;
+        if options.run_ahead == Some(true) && !alone {
+            let problem =
+                "needs the whole model on one device: tokens are drawn where the layers end".to_owned();
+            return Err(EngineError::Option { option: "run_ahead", problem });
+        }
+        let ahead = alone && options.run_ahead.unwrap_or(devices.iter().all(|d| d.runs_ahead()));
+        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps, ahead, stages };
+        let plans = Plans::build(&model, &devices, &recipe, progress)?;
         Ok(Engine {
             cache: Cache::new(&size)?,
             scheduler: Scheduler::new(options.max_sequences),
@@ -100,7 +124,7 @@ impl Engine {
             row: vec![],
             logits: options.logits,
             model,
-            backend,
+            devices,
             recipe,
             chunk: options.chunk,
             plans,
@@ -112,9 +136,14 @@ impl Engine {
         self.model.info()
     }
 
-    /// The device.
-    pub fn backend(&self) -> &Arc<dyn Backend> {
-        &self.backend
+    /// The devices, in the order in which they share the layers.
+    pub fn devices(&self) -> &[Arc<dyn Backend>] {
+        &self.devices
+    }
+
+    /// The devices and their kernels, for people.
+    pub fn device(&self) -> String {
+        self.devices.iter().map(|d| d.description()).collect::<Vec<_>>().join(" + ")
     }
 
     /// Kernel class in use.
@@ -127,7 +156,7 @@ impl Engine {
         self.recipe.size
     }
 
-    /// Reports of the plans, smallest bucket first.
+    /// Reports of the plans, smallest bucket first, and for each bucket the devices in order.
     pub fn reports(&self) -> &[PlanReport] {
         self.plans.reports()
     }
@@ -144,9 +173,10 @@ impl Engine {
     pub fn fingerprint(&self) -> String {
         let setting =
             format!("{:?} {} {}", self.recipe.precision, self.recipe.size.context, self.recipe.size.slots);
-        let fixed = [env!("CARGO_PKG_VERSION").to_owned(), self.backend.description(), setting];
+        let devices = self.devices.iter().map(|device| device.description());
         let plans = self.plans.reports().iter().map(|report| report.identity.to_string());
-        fingerprint(fixed.into_iter().chain(plans), &self.plans.digest)
+        let fixed = [env!("CARGO_PKG_VERSION").to_owned(), setting];
+        fingerprint(fixed.into_iter().chain(devices).chain(plans), &self.plans.digest)
     }
 
     /// Queues a request.
@@ -283,8 +313,7 @@ impl Engine {
         let mut arrays = self.spare.pop().unwrap_or_default();
         arrays.fill(&segments, &self.scheduler.running, self.plans.limits.pages);
         let outputs = self.outputs(&segments);
-        let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        match self.plans.start(arrays, &outputs) {
+        match self.plans.start(arrays, outputs) {
             Ok(run) => {
                 segments.iter().for_each(|s| self.scheduler.running[s.sequence].send(s));
                 self.flights.push_back(Flight { run, segments });
@@ -309,9 +338,6 @@ impl Engine {
         names
     }
 }
-
-/// The output of every step's logits.
-const LOGITS: &str = "logits";
 
 /// The outputs that taps add, in the order of the computation.
 fn hidden_names(layers: usize) -> Vec<String> {

@@ -1,5 +1,7 @@
 //! What an engine is configured with.
 
+use std::ops::Range;
+
 use graph::backend::Precision;
 use models::ModelInfo;
 use tensor::DType;
@@ -31,6 +33,8 @@ pub struct EngineOptions {
     /// Draw tokens on the device where a request's options allow it, and submit a step before the tokens of the one before
     /// it are read; `None` is what the device is best at. It changes no token.
     pub run_ahead: Option<bool>,
+    /// Layers of each device, where the model is split over several ([`crate::Engine::split`]); `None` divides them evenly.
+    pub layers: Option<Vec<usize>>,
 }
 
 impl Default for EngineOptions {
@@ -44,6 +48,7 @@ impl Default for EngineOptions {
             taps: false,
             logits: false,
             run_ahead: None,
+            layers: None,
         }
     }
 }
@@ -61,6 +66,32 @@ impl EngineOptions {
             Precision::Fast => DType::F16,
             Precision::Exact => DType::F32,
         }
+    }
+
+    /// The layers of each of so many devices.
+    pub(crate) fn stages(
+        &self,
+        devices: usize,
+        layers: usize,
+    ) -> Result<Vec<Range<usize>>, crate::EngineError> {
+        let bad = |problem: String| Err(crate::EngineError::Option { option: "layers", problem });
+        if devices == 0 || devices > layers.max(1) {
+            return bad(format!("{devices} devices cannot share the {layers} layers of this model"));
+        }
+        let even = || (0..devices).map(|i| layers * (i + 1) / devices - layers * i / devices).collect();
+        let counts: Vec<usize> = self.layers.clone().unwrap_or_else(even);
+        let sum = counts.iter().fold(0, |sum: usize, n| sum.saturating_add(*n));
+        if counts.len() != devices || sum != layers || devices > 1 && counts.contains(&0) {
+            return bad(format!(
+                "{counts:?} are not the layers of {devices} devices: at least one for each, {layers} in all"
+            ));
+        }
+        let mut start = 0;
+        let range = |n| {
+            start += n;
+            start - n..start
+        };
+        Ok(counts.into_iter().map(range).collect())
     }
 
     pub(crate) fn validate(&self) -> Result<(), crate::EngineError> {

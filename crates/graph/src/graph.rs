@@ -179,6 +179,20 @@ impl Graph {
         })
     }
 
+    /// Drops the outputs that `keep` refuses by name. What only they needed goes with the next of the rewrites.
+    pub fn retain_outputs(&mut self, keep: impl Fn(&str) -> bool) {
+        let kept: Vec<bool> =
+            self.ports.iter().map(|p| p.kind != PortKind::Output || keep(&p.name)).collect();
+        for value in &mut self.values {
+            if let Source::Port(port) = &mut value.source {
+                let before = &kept[..port.0 as usize];
+                *port = PortId(before.iter().filter(|kept| **kept).count() as u32);
+            }
+        }
+        let mut kept = kept.into_iter();
+        self.ports.retain(|_| kept.next().unwrap_or(true));
+    }
+
     /// How often each value's storage is read by nodes or is an output.
     pub fn uses(&self) -> Vec<u32> {
         let mut uses = vec![0; self.values.len()];

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let engine = args.load.engine()?;
     let size = engine.cache_size();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    writeln!(out, "device       {}", engine.backend().description())?;
+    writeln!(out, "device       {}", engine.device())?;
     writeln!(out, "precision    {}", precision_name(engine.precision()))?;
     writeln!(out, "context      {} tokens", size.context)?;
     writeln!(out, "KV pool      {} blocks, {} per token", size.blocks, ByteSize(size.bytes_per_token))?;

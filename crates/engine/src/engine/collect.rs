@@ -4,8 +4,9 @@ use graph::backend::DeviceError;
 use graph::rewrite::ahead::TOKENS;
 use tensor::ops::{NO_TOKEN, NOT_A_TOKEN};
 
-use super::{Engine, Flight, LOGITS, hidden_names};
+use super::{Engine, Flight, hidden_names};
 use crate::error::EngineError;
+use crate::plans::LOGITS;
 use crate::request::{Event, Finish};
 use crate::sampling::{Sampled, SamplingError};
 use crate::sequence::{Sequence, Work};

@@ -1,8 +1,9 @@
 //! A device that was lost.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use graph::backend::{DeviceError, Reopening};
+use graph::backend::{Backend, DeviceError, Reopening};
 
 use super::Engine;
 use crate::cache::Cache;
@@ -13,7 +14,22 @@ use crate::request::Event;
 /// What was done so far to have the device back.
 #[derive(Default)]
 pub(super) struct Recovery {
+    /// Devices that are open again, from the first on.
+    opened: Vec<Arc<dyn Backend>>,
+    /// The next one.
     reopening: Option<Reopening>,
+}
+
+impl Recovery {
+    fn poll(&mut self, devices: &[Arc<dyn Backend>], cx: &mut Context<'_>) -> Poll<Result<(), DeviceError>> {
+        while let Some(device) = devices.get(self.opened.len()) {
+            let reopening = self.reopening.get_or_insert_with(|| device.reopen());
+            let Poll::Ready(opened) = reopening.as_mut().poll(cx) else { return Poll::Pending };
+            self.reopening = None;
+            self.opened.push(opened?);
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl Engine {
@@ -24,21 +40,20 @@ impl Engine {
         }
     }
 
-    /// Opens the device anew if there is something to run on it. Where that fails, so do all requests; the next one makes
-    /// it tried again.
+    /// Opens the device anew, of several all: their states are of no use without each other. Only if there is something to
+    /// run. Where that fails, so do all requests; the next one makes it tried again.
     pub(super) fn recover(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(recovery) = &mut self.lost else { return Poll::Ready(()) };
         if self.scheduler.running.is_empty() && self.scheduler.waiting.is_empty() {
             return Poll::Ready(());
         }
-        let reopening = recovery.reopening.get_or_insert_with(|| self.backend.reopen());
-        let Poll::Ready(opened) = reopening.as_mut().poll(cx) else { return Poll::Pending };
-        recovery.reopening = None;
-        // The old device's memory goes first: there may be no room for both.
+        // The old devices' memory goes first: there may be no room for both.
         self.plans.release();
-        let plans = opened.map_err(EngineError::from).and_then(|backend| {
-            self.backend = backend;
-            Plans::build(&self.model, &*self.backend, &self.recipe, &mut |_, _| {})
+        let Poll::Ready(opened) = recovery.poll(&self.devices, cx) else { return Poll::Pending };
+        let opened = opened.map(|()| std::mem::take(&mut recovery.opened));
+        let plans = opened.map_err(EngineError::from).and_then(|devices| {
+            self.devices = devices;
+            Plans::build(&self.model, &self.devices, &self.recipe, &mut |_, _| {})
         });
         match plans.and_then(|plans| Ok((plans, Cache::new(&self.recipe.size)?))) {
             Ok((plans, cache)) => {

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use checks::faults::{Fault, FaultyBackend};
 use checks::open_model;
 use cpu::{CpuBackend, CpuOptions};
+use graph::backend::Backend;
 use gristmill_engine::sampling::SamplingOptions;
 use gristmill_engine::{Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
 use models::Model;
@@ -75,8 +76,20 @@ impl Desk {
 
     /// Logits are reported only if the options say so.
     pub(crate) fn without_logits(case: &str, fault: Fault, options: EngineOptions) -> Desk {
+        Desk::split(case, fault, vec![], options)
+    }
+
+    /// The first of several devices is watched.
+    pub(crate) fn split(
+        case: &str,
+        fault: Fault,
+        others: Vec<Arc<dyn Backend>>,
+        options: EngineOptions,
+    ) -> Desk {
         let device = Arc::new(FaultyBackend::new(CPU.clone(), fault));
-        let engine = Engine::new(model(case), device.clone(), &options, &mut |_, _| {});
+        let mut devices: Vec<Arc<dyn Backend>> = vec![device.clone()];
+        devices.extend(others);
+        let engine = Engine::split(model(case), devices, &options, &mut |_, _| {});
         let engine = engine.unwrap_or_else(|e| panic!("{e}"));
         Desk { engine, device, answers: BTreeMap::new(), open: vec![], begun: vec![], ended: vec![] }
     }

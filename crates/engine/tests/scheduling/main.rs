@@ -8,3 +8,4 @@ mod mixes;
 mod order;
 mod recurrent;
 mod refused;
+mod stages;

@@ -151,7 +151,7 @@ fn run_group(
             threads,
             chunk: args.step.chunk,
             repetitions: args.repetitions,
-            device: engine.backend().description(),
+            device: engine.device(),
             precision: engine.precision(),
             samples,
             peak_memory: measure::peak_memory(),
