@@ -43,6 +43,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "",
     ),
     mutation(
+        "what a lost device held is taken to be there again",
+        "crates/engine/src/scheduler.rs",
+        "s.holding = Default::default();\n            s.forget();",
+        "s.holding = Default::default();",
+    ),
+    mutation(
         "a step goes ahead of tokens that the host draws",
         "crates/engine/src/engine.rs",
         "&& !self.scheduler.running.iter().any(|s| s.awaits_host())",

@@ -70,7 +70,8 @@ pub(crate) struct ModelArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct DeviceArgs {
-    /// Device to run on: `cpu`, `gpu`, `gpu:1` for the second, or the first of an API: `vulkan`, `metal`, `dx12`
+    /// Device to run on: `cpu`, `gpu`, `gpu:1` for the second, or the first of an API: `vulkan`, `metal`, `dx12`; several,
+    /// separated by commas, share the layers
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub(crate) device: String,
     /// CPU instruction set [default: the best of this CPU]
@@ -195,7 +196,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 fn device(text: &str) -> Result<String, String> {
-    gristmill::device_kind(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+    gristmill::device_kinds(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn isa(text: &str) -> Result<String, String> {

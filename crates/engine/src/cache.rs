@@ -195,6 +195,36 @@ mod tests {
         }
     }
 
+    /// The device with the least memory for its layers decides for all.
+    #[test]
+    fn the_tightest_of_several_devices_decides() {
+        let info = info(8, 2, 64, 0, 4096);
+        let options = EngineOptions { max_sequences: 4, ..EngineOptions::default() };
+        let split = |memory: [Option<u64>; 2]| {
+            let devices = [(0..6, memory[0]), (6..8, memory[1])];
+            CacheSize::choose_split(&info, &options, &devices, 0)
+        };
+        let free = split([None, None]).unwrap();
+        assert_eq!((free.context, free.blocks), (4096, 4 * 256));
+        let bytes = free.bytes_per_token / 8 * 16; // of a block on one layer
+        let enough = |layers: u64, blocks: u64| Some((layers * blocks * bytes) * 5 / 4 + 64);
+        for (memory, blocks) in [
+            ([enough(6, 300), None], 300),
+            ([None, enough(2, 300)], 300),
+            ([enough(6, 500), enough(2, 100)], 100),
+            ([enough(6, 100), enough(2, 500)], 100),
+        ] {
+            let size = split(memory).unwrap();
+            assert_eq!((size.blocks, size.context), (blocks, 4096.min(16 * blocks)), "{memory:?}");
+            assert_eq!(size.bytes_per_token, free.bytes_per_token);
+        }
+        assert!(matches!(split([Some(10), None]), Err(EngineError::CacheTooSmall { .. })));
+        // A limit set for the cache is of all devices together.
+        let limited = EngineOptions { cache_bytes: Some(bytes * 8 * 50), ..options.clone() };
+        let size = CacheSize::choose_split(&info, &limited, &[(0..6, None), (6..8, None)], 0).unwrap();
+        assert_eq!(size.blocks, 50);
+    }
+
     proptest! {
         /// What lets the scheduler rely on one sequence alone never running out of blocks.
         #[test]

@@ -79,6 +79,14 @@ pub fn device_kind(name: &str) -> Result<DeviceKind, Error> {
     }
 }
 
+/// Reads the names of devices that share a model, separated by commas: `gpu:0,gpu:1`.
+///
+/// # Errors
+/// As [`device_kind`], of the first name that is none.
+pub fn device_kinds(names: &str) -> Result<Vec<DeviceKind>, Error> {
+    names.split(',').map(device_kind).collect()
+}
+
 /// The GPU adapters of this machine in the order that `gpu:N` counts in.
 pub fn gpu_adapters() -> Vec<AdapterInfo> {
     block_on(gpu::adapters(None))
@@ -105,19 +113,29 @@ pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backen
     }
 }
 
+/// Opens devices by their names, separated by commas; one that is named twice is opened twice.
+///
+/// # Errors
+/// As [`open_device`], of the first that cannot be opened.
+pub fn open_devices(names: &str, options: &DeviceOptions) -> Result<Vec<Arc<dyn Backend>>, Error> {
+    device_kinds(names)?;
+    names.split(',').map(|name| open_device(name, options)).collect()
+}
+
 /// Measures what the device's memory and arithmetic can do, with the same workers a model would run on. `bytes` is the
-/// size of the buffer that is read; it should be much larger than the caches. `None` for a device that is not measured.
+/// size of the buffer that is read; it should be much larger than the caches. `None` for a device that is not measured, and
+/// for several.
 ///
 /// # Errors
 /// As [`open_device`], and memory for the buffer.
 pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Result<Option<Limits>, Error> {
-    match device_kind(name)? {
-        DeviceKind::Cpu => {
+    match device_kinds(name)?[..] {
+        [DeviceKind::Cpu] => {
             let backend = open_cpu(options)?;
             let limits = Limits::measure(backend.pool(), backend.isa(), bytes);
             limits.map(Some).map_err(|e| Error::Device(e.to_string()))
         }
-        DeviceKind::Gpu { .. } => Ok(None),
+        _ => Ok(None),
     }
 }
 

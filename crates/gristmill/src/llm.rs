@@ -10,7 +10,7 @@ use formats::Checkpoint;
 use models::{Model, ModelInfo};
 use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tokenizer};
 
-use crate::device::{DeviceOptions, open_device};
+use crate::device::{DeviceOptions, open_devices};
 use crate::error::Error;
 use crate::generation::Generation;
 use crate::tokenizer::tokenizer_of;
@@ -18,7 +18,8 @@ use crate::tokenizer::tokenizer_of;
 /// How a model is loaded.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Device name; see [`crate::device_names`].
+    /// Device name (see [`crate::device_names`]), or several separated by commas, `gpu:0,gpu:1`, which share the layers in
+    /// this order: see [`EngineOptions::layers`].
     pub device: String,
     /// How the device is opened.
     pub device_options: DeviceOptions,
@@ -213,8 +214,8 @@ pub fn load_engine(
 ) -> Result<Engine, Error> {
     let model =
         Model::open(checkpoint).map_err(|source| Error::Model { path: path.as_ref().to_owned(), source })?;
-    let device = open_device(&options.device, &options.device_options)?;
-    Ok(Engine::new(Arc::new(model), device, &options.engine, progress)?)
+    let devices = open_devices(&options.device, &options.device_options)?;
+    Ok(Engine::split(Arc::new(model), devices, &options.engine, progress)?)
 }
 
 /// A seed for requests that name none.

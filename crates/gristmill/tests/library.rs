@@ -53,6 +53,33 @@ fn a_completion_is_streamed_in_the_pieces_of_the_whole() {
 }
 
 #[test]
+fn devices_that_share_the_layers_answer_as_one_does() {
+    let text = |options: &LoadOptions| {
+        let options = LoadOptions {
+            device_options: DeviceOptions { threads: 1, ..Default::default() },
+            ..options.clone()
+        };
+        let mut llm = load(&options);
+        let generate =
+            Generate { ignore_end: true, ..Generate::default() }.max_tokens(12).temperature(0.8).seed(3);
+        (
+            llm.generate("The capital of France is", &generate).unwrap().text().unwrap(),
+            llm.engine().devices().len(),
+        )
+    };
+    let (want, one) = text(&LoadOptions::default());
+    assert_eq!(one, 1);
+    assert_eq!(text(&LoadOptions { device: "cpu,cpu".into(), ..LoadOptions::default() }), (want, 2));
+    for (device, problem) in
+        [("cpu,", "no device ``"), ("cpu,abacus", "`abacus`"), ("cpu,cpu,cpu", "3 devices cannot")]
+    {
+        let options = LoadOptions { device: device.into(), ..LoadOptions::default() };
+        let error = Llm::load(golden(), &options).err().unwrap().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[test]
 fn a_chat_turn_is_the_completion_of_its_rendering() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
     let file = with_template(template);
