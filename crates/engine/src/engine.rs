@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use graph::backend::{Backend, DeviceError, Precision};
+use graph::backend::{Backend, DeviceError, Precision, StepProfile};
 use graph::{Fence, PlanReport};
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
 
@@ -32,6 +32,7 @@ pub struct Engine {
     chunk: usize,
     taps: bool,
     logits: bool,
+    profile: bool,
     plans: Plans,
     cache: Cache,
     scheduler: Scheduler,
@@ -39,6 +40,8 @@ pub struct Engine {
     flight: Option<Flight>,
     ready: Vec<Event>,
     next_id: u64,
+    /// Index of a report and the times of a step of its plan.
+    profiles: Vec<(usize, StepProfile)>,
     /// One row of logits, for the sampler to work in.
     row: Vec<f32>,
 }
@@ -67,7 +70,7 @@ impl Engine {
         let size = CacheSize::choose(info, options, backend.memory_limit(), weights)?;
         let recurrent = info.recurrent;
         let chunk = if recurrent { options.chunk.max(RECURRENT_CHUNK) } else { options.chunk };
-        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps };
+        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps, profile: options.profile };
         let plans = Plans::build(&model, &*backend, &recipe, progress)?;
         Ok(Engine {
             cache: Cache::new(&size)?,
@@ -79,6 +82,8 @@ impl Engine {
             row: vec![],
             taps: options.taps,
             logits: options.logits,
+            profile: options.profile,
+            profiles: vec![],
             model,
             backend,
             precision,
@@ -111,6 +116,12 @@ impl Engine {
     /// Reports of the plans, smallest bucket first.
     pub fn reports(&self) -> &[PlanReport] {
         self.plans.reports()
+    }
+
+    /// The times of every step since the last call, each with the index of its plan among [`Engine::reports`]. Empty
+    /// without [`EngineOptions::profile`], or when the device cannot tell.
+    pub fn take_profiles(&mut self) -> Vec<(usize, StepProfile)> {
+        std::mem::take(&mut self.profiles)
     }
 
     /// A digest, in sixteen hexadecimal digits, of what decides the bits of a request's logits: the version of this program,
@@ -240,6 +251,10 @@ impl Engine {
     }
 
     fn complete(&mut self, flight: Flight, result: Result<(), DeviceError>) {
+        if self.profile && result.is_ok() {
+            let profile = self.plans.instance(flight.instance).profile();
+            self.profiles.extend(profile.map(|profile| (flight.instance, profile)));
+        }
         let refused = match result {
             Ok(()) => Ok(vec![None; flight.segments.len()]),
             Err(error) => refused_by(&flight.segments, error),

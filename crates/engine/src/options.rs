@@ -28,6 +28,8 @@ pub struct EngineOptions {
     pub taps: bool,
     /// Report the logits that each token is drawn from, as [`crate::Event::Scores`] before the token.
     pub logits: bool,
+    /// Time the kernels of every step, where the device can: [`crate::Engine::take_profiles`].
+    pub profile: bool,
 }
 
 impl Default for EngineOptions {
@@ -40,6 +42,7 @@ impl Default for EngineOptions {
             cache_bytes: None,
             taps: false,
             logits: false,
+            profile: false,
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) struct Recipe {
     /// Most rows of prompts in a step.
     pub(crate) chunk: usize,
     pub(crate) taps: bool,
+    pub(crate) profile: bool,
 }
 
 /// Compiled plans with their reports.
@@ -50,7 +51,7 @@ impl Plans {
         recipe: &Recipe,
         progress: Progress,
     ) -> Result<Plans, EngineError> {
-        let Recipe { precision, kv, size, chunk, taps } = *recipe;
+        let Recipe { precision, kv, size, chunk, taps, profile } = *recipe;
         let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
         if model.info().recurrent {
             // A prompt advances by whole cuts, so there must be room for one beside all that decode.
@@ -86,7 +87,7 @@ impl Plans {
                 }
             }
             let label = format!("{} rows", rows);
-            let plan = backend.compile(&graph, &CompileOptions { label, precision })?;
+            let plan = backend.compile(&graph, &CompileOptions { label, precision, profile })?;
             reports.push(plan.report().clone());
             instances.push(plan.instance(&bindings)?);
         }

@@ -15,10 +15,13 @@ mod pack;
 mod plan;
 #[cfg(not(target_arch = "wasm32"))]
 mod poll;
+#[cfg(not(target_arch = "wasm32"))]
+mod probe;
 mod select;
 mod slab;
 mod state;
 mod template;
+mod timing;
 mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};

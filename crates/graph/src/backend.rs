@@ -134,6 +134,28 @@ pub struct CompileOptions {
     pub label: String,
     /// Kernel class.
     pub precision: Precision,
+    /// Time the kernels, where the device can: [`Instance::profile`]. That slows them down a little.
+    pub profile: bool,
+}
+
+/// What a submission took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepProfile {
+    /// The kernels in execution order.
+    pub kernels: Vec<KernelTime>,
+    /// Nanoseconds the host took to encode and submit the step.
+    pub host_nanos: u64,
+}
+
+/// What one run of a kernel took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Which of [`PlanReport::selections`] it is of.
+    pub selection: usize,
+    /// Nanoseconds on the device.
+    pub nanos: u64,
+    /// Bytes of packed weights that it reads.
+    pub weight_bytes: u64,
 }
 
 /// A device.
@@ -223,4 +245,10 @@ pub trait Instance: Send {
     /// # Errors
     /// No such output, or the submission has not finished.
     fn output(&self, name: &str) -> Result<&[f32], DeviceError>;
+
+    /// Times of the submission that has finished last; `None` when the plan was not compiled for it or the device cannot
+    /// tell.
+    fn profile(&self) -> Option<StepProfile> {
+        None
+    }
 }

@@ -46,7 +46,7 @@ pub use engine::{MAX_CHUNK, MAX_CONTEXT};
 pub use error::Error;
 pub use formats::{Checkpoint, Container};
 pub use generation::{Generation, Outcome, StopReason};
-pub use graph::backend::Precision;
+pub use graph::backend::{Precision, StepProfile};
 pub use graph::{PlanReport, PortKind};
 pub use llm::{Generate, Llm, LoadOptions, load_engine};
 pub use models::{Model, ModelInfo};
