@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpu::{GpuBackend, GpuOptions, Profile};
 use graph::backend::{Backend, Precision};
-use gristmill_checks::determinism::{Options, run};
+use gristmill_checks::determinism::{LEAST_PROMPT, Options, run};
 use gristmill_checks::goldens::{CASES, GPU_FACTOR, Report, check_case};
 use gristmill_checks::open_model;
 use gristmill_checks::quantise::{FORMATS, quantised};
@@ -57,13 +57,15 @@ fn check(name: &str, devices: &[Arc<dyn Backend>; 3], model: &Arc<Model>, option
 #[test]
 fn determinism() {
     let devices = [(); 3].map(|()| open(Profile::WebGpu));
+    let options =
+        |precision| Options { prompt: LEAST_PROMPT, tokens: 3, controls: false, ..Options::new(precision) };
     for case in CASES {
         let model = open_model(&tests().join(format!("goldens-gguf/{case}.gguf"))).unwrap();
-        check(case, &devices, &model, &Options::new(Precision::Exact));
+        check(case, &devices, &model, &options(Precision::Exact));
     }
     for format in FORMATS {
         let model = open_model(&tests().join(format!("goldens-gguf/llama.gguf"))).unwrap();
         let model = quantised(model.checkpoint(), format).unwrap();
-        check(&format!("llama {format}"), &devices, &model, &Options::new(Precision::Fast));
+        check(&format!("llama {format}"), &devices, &model, &options(Precision::Fast));
     }
 }

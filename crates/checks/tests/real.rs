@@ -25,7 +25,8 @@ fn perplexity_and_clear_choices() {
         let gguf = models.join(file.with_extension("gguf").file_name().unwrap());
         let model = open_model(&gguf).unwrap_or_else(|e| panic!("{e}"));
         for precision in [Precision::Fast, Precision::Exact] {
-            let report = real::check(backend.clone(), model.clone(), &file, precision).unwrap();
+            let report =
+                real::check(backend.clone(), model.clone(), &file, precision, real::Extent::WHOLE).unwrap();
             println!("{}: {report}", gguf.display());
             failed |= !report.passed();
         }

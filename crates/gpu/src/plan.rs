@@ -328,8 +328,8 @@ fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Low
                 let [codes, high, scales] = chunk.planes;
                 params[11..14].copy_from_slice(&[codes / 4, high, scales]);
                 params[14..17].copy_from_slice(&row_strides(matrix));
-                let chunk = Some(&chunk.region.buffer);
                 let weight_bytes = row_bytes(matrix) * chunk.rows.min(step.grid[1] as usize) as u64;
+                let chunk = Some(&chunk.region.buffer);
                 Lowered { params, grid: step.grid, chunk, biases: None, weight_bytes }
             });
             each.collect()

@@ -103,10 +103,11 @@ impl Kernels {
         for line in &self.lines {
             let calls = line.calls as f64;
             let micros = line.nanos as f64 / 1e3;
+            // The parameters behind the family's name are those of `plan`.
+            let family = line.kernel.split(' ').next().unwrap_or_default();
             write!(
                 out,
-                "| {} | {} | {} | {:.1} | {:.1} | {:.2} |",
-                line.kernel,
+                "| {family} | {} | {} | {:.1} | {:.1} | {:.2} |",
                 line.op,
                 line.operands,
                 per_step(calls),
