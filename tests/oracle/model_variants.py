@@ -60,6 +60,9 @@ CASES = {
     "qwen2_layer_types": case("qwen2", "Qwen2", num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
                               layer_types=["sliding_attention", "full_attention", "full_attention"],
                               tie_word_embeddings=True),
+    # Heads wider than hidden / heads; null for as many KV heads as query heads.
+    "qwen2_heads": case("qwen2", "Qwen2", head_dim=10, num_key_value_heads=None, use_sliding_window=True,
+                        sliding_window=5, max_window_layers=0, hidden_act="gelu_fast"),
     "qwen3_biases": case("qwen3", "Qwen3", head_dim=10, attention_bias=True, use_sliding_window=True,
                          sliding_window=7, max_window_layers=1, rope_theta=1e6, rope_scaling={
                              "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
@@ -82,6 +85,10 @@ CASES = {
     "lfm2_biases": case("lfm2", "Lfm2", num_hidden_layers=4, conv_bias=True, conv_L_cache=4,
                         full_attn_idxs=[1, 2], block_auto_adjust_ff_dim=False, block_ff_dim=44,
                         tie_embedding=False, norm_eps=1e-4),
+    # No layer attends; the width in the key of transformers 5, and hardly rounded up.
+    "lfm2_convs": case("lfm2", "Lfm2", num_hidden_layers=3, layer_types=["conv"] * 3, intermediate_size=70,
+                       block_ffn_dim_multiplier=0.9, block_multiple_of=1,
+                       tie_word_embeddings=False),
     "lfm2_widths": case("lfm2", "Lfm2", conv_L_cache=2, layer_types=["full_attention", "conv"],
                         block_ff_dim=70, block_ffn_dim_multiplier=1.3, block_multiple_of=20, rope_theta=400.0),
 }

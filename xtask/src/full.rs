@@ -1,5 +1,12 @@
 //! Everything that takes long, one after the other, with a table at the end.
+//!
+//! What needs files or programs that are not in the repository is named by environment variables, and said to be not run
+//! without them: `GRISTMILL_MODELS` (a folder of GGUF files) and `GRISTMILL_ANSWERS` (JSON files of the same names, and
+//! text.txt), `GRISTMILL_VOCABS` (`ggml-vocab-*.gguf` with their `.inp` and `.out`), `GRISTMILL_PYTHON` (an interpreter that
+//! has what tests/oracle/requirements.txt lists).
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -72,6 +79,8 @@ pub(crate) fn run() -> Result<()> {
     cargo("determinism", &suite("gristmill-checks", "determinism"));
     cargo("scheduling", &suite("gristmill-engine", "scheduling"));
     cargo("mutation check", &["xtask", "mutate"]);
+    cargo("crates of the browser build", &["xtask", "wasm"]);
+    cargo("the browser build in a browser", &["xtask", "web"]);
     for Wanting { name, variables, package, test } in WANTING {
         let unset: Vec<_> = variables.iter().copied().filter(|v| std::env::var_os(v).is_none()).collect();
         rows.push(if unset.is_empty() {
@@ -81,6 +90,10 @@ pub(crate) fn run() -> Result<()> {
             skipped(name, format!("{} not set", unset.join(" and ")))
         });
     }
+    rows.push(match std::env::var_os("GRISTMILL_PYTHON") {
+        Some(python) => model_flags(&python),
+        None => skipped(MODEL_FLAGS, "GRISTMILL_PYTHON not set"),
+    });
     if installed("deny") {
         rows.push(row("licences and advisories", &["deny", "check"]));
     } else {
@@ -123,10 +136,33 @@ fn cargo(args: &[&str]) -> Command {
 
 fn row(name: &str, args: &[&str]) -> Row {
     println!("\n== {name}: cargo {}", args.join(" "));
+    timed(name, || succeeds(&mut cargo(args)))
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn timed(name: &str, passes: impl FnOnce() -> bool) -> Row {
     let start = Instant::now();
-    let passed = cargo(args).status().is_ok_and(|status| status.success());
-    let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
+    let outcome = if passes() { Outcome::Passed } else { Outcome::Failed };
     Row { name: name.to_owned(), outcome, seconds: start.elapsed().as_secs() }
+}
+
+const MODEL_FLAGS: &str = "flags of every family, against transformers";
+
+/// The release program against transformers, in an interpreter that has what tests/oracle/requirements.txt lists.
+fn model_flags(python: &OsStr) -> Row {
+    let script = "tests/oracle/model_flags.py";
+    println!("\n== {MODEL_FLAGS}: {} {script}", python.display());
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| tree::root().join("target"), PathBuf::from);
+    timed(MODEL_FLAGS, || {
+        let mut program = target.join("release/gristmill");
+        program.set_extension(std::env::consts::EXE_EXTENSION);
+        let compare = || succeeds(Command::new(python).arg(script).arg(program).current_dir(tree::root()));
+        succeeds(&mut cargo(&["build", "--release", "--package", "gristmill-cli"])) && compare()
+    })
 }
 
 fn skipped(name: &str, why: impl Into<String>) -> Row {

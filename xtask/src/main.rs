@@ -3,13 +3,18 @@
 //! - `cargo xtask rules` checks what the compiler cannot: who may know whom, and where names and choices belong.
 //! - `cargo xtask mutate [TEXT]` breaks the code in one place after the other and shows that the suites notice; with a
 //!   text, only the mutations with it in their names.
+//! - `cargo xtask wasm` checks the crates of the browser build for wasm32, making a toolchain where there is none.
+//! - `cargo xtask web` runs the browser build in a headless browser.
 //! - `cargo xtask full` runs everything that takes long and prints a table.
 
 mod full;
 mod mutate;
 mod mutations;
 mod rules;
+mod serve;
 mod tree;
+mod wasm;
+mod web;
 
 use anyhow::{Result, bail};
 
@@ -19,7 +24,9 @@ fn main() -> Result<()> {
         ["rules"] => rules::run(),
         ["mutate"] => mutate::run(""),
         ["mutate", filter] => mutate::run(filter),
+        ["wasm"] => wasm::run(),
+        ["web"] => web::run(),
         ["full"] => full::run(),
-        _ => bail!("usage: cargo xtask rules | mutate [TEXT] | full"),
+        _ => bail!("usage: cargo xtask rules | mutate [TEXT] | wasm | web | full"),
     }
 }

@@ -33,8 +33,32 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "a preempted sequence keeps what it gave up",
         "crates/engine/src/sequence.rs",
-        "self.done = 0;",
+        "self.sent = 0;",
         "",
+    ),
+    mutation(
+        "a sequence started over takes what its earlier life drew",
+        "crates/engine/src/sequence.rs",
+        "self.life += 1;",
+        "",
+    ),
+    mutation(
+        "a step goes ahead of tokens that the host draws",
+        "crates/engine/src/engine.rs",
+        "&& !self.scheduler.running.iter().any(|s| s.awaits_host())",
+        "",
+    ),
+    mutation(
+        "a token drawn on the device is keyed by the position before it",
+        "crates/engine/src/step.rs",
+        "Some(sampler.policy(end as u64))",
+        "Some(sampler.policy(end as u64 - 1))",
+    ),
+    mutation(
+        "a row past the known end is computed",
+        "crates/engine/src/sequence.rs",
+        "if self.unread > 0 && self.len() >= stop_at.min(self.room) => 0,",
+        "if false => stop_at,",
     ),
     mutation(
         "a slot is never given back",

@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("models", &["tensor", "graph", "formats"]),
     ("engine", &["tensor", "graph", "formats", "models", "text"]),
     ("gristmill", &["tensor", "graph", "formats", "models", "text", "cpu", "gpu", "engine"]),
+    ("web", &["tensor", "graph", "formats", "models", "text", "gpu", "engine", "gristmill"]),
     ("conformance", &["tensor", "graph", "formats", "models"]),
     ("checks", &["tensor", "graph", "formats", "models", "engine"]),
     ("cli", &["gristmill", "conformance", "checks"]),
@@ -135,6 +136,7 @@ fn kernel_choice(line: &Line) -> Option<String> {
             "Selection {",
             &[
                 "crates/cpu/src/backend/compile.rs",
+                "crates/gpu/src/compile.rs",
                 "crates/graph/src/report.rs",
                 "crates/conformance/src/reference.rs",
             ],
@@ -166,12 +168,17 @@ fn dependencies(problems: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// The names under `[dependencies]` of a manifest, as this workspace writes them. What tests use does not count.
+/// The names under `[dependencies]` of a manifest, those of single targets too, as this workspace writes them. What tests
+/// use does not count.
 fn used_crates(manifest: &str) -> Vec<&str> {
-    let section = manifest.split("\n[").find(|s| s.starts_with("dependencies]")).unwrap_or_default();
-    section
-        .lines()
-        .skip(1)
+    let sections = manifest.split("\n[");
+    let used = |s: &&str| {
+        let heading = s.lines().next().unwrap_or_default();
+        heading == "dependencies]" || heading.starts_with("target.") && heading.ends_with(".dependencies]")
+    };
+    sections
+        .filter(used)
+        .flat_map(|section| section.lines().skip(1))
         .filter_map(|l| l.split(['.', ' ', '=']).next())
         .filter(|n| !n.is_empty())
         .collect()
@@ -207,7 +214,7 @@ mod tests {
 
     #[test]
     fn used_crates_are_read() {
-        let manifest = "[package]\nname = \"x\"\n\n[dependencies]\ntensor.workspace = true\nzip = { version = \"9\" }\n\n[dev-dependencies]\ncpu.workspace = true\n";
-        assert_eq!(used_crates(manifest), ["tensor", "zip"]);
+        let manifest = "[package]\nname = \"x\"\n\n[dependencies]\ntensor.workspace = true\nzip = { version = \"9\" }\n\n[target.'cfg(unix)'.dependencies]\ncpu.workspace = true\n\n[dev-dependencies]\ngpu.workspace = true\n";
+        assert_eq!(used_crates(manifest), ["tensor", "zip", "cpu"]);
     }
 }

@@ -156,6 +156,7 @@ const PROPERTIES: &[(&str, Check, Fault)] = &[
     ("place in the batch", |t| t.places(), Fault::KnowsPlace),
     ("reuse of the cache", |t| t.reuse(), Fault::SeesBlock),
     ("preemption", |t| t.preemption(), Fault::KnowsHistory),
+    ("one step ahead", |t| t.ahead(), Fault::LosesDrawn),
 ];
 
 /// Requests that share an engine, at most.
@@ -166,6 +167,20 @@ const LONGEST: usize = 0;
 
 /// Requests that report the logits of their prompt; the others generate.
 const SCORED: [usize; 2] = [6, 7];
+
+/// The request whose tokens no device can draw.
+const NEEDS_HOST: usize = 3;
+
+/// How tokens of a request are chosen: most greedily, some by draws that a device can make, one by draws that need the host.
+fn sampling(request: usize) -> SamplingOptions {
+    let hot = SamplingOptions { temperature: 0.9, seed: Some(request as u64), ..SamplingOptions::default() };
+    match request {
+        1 => hot,
+        2 => SamplingOptions { top_k: Some(30), top_p: 0.9, min_p: 0.01, ..hot },
+        NEEDS_HOST => SamplingOptions { repetition_penalty: 1.2, ..hot },
+        _ => SamplingOptions::default(),
+    }
+}
 
 /// Digests of the rows of logits by position, and the tokens generated.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -245,7 +260,7 @@ impl<'a> Trial<'a> {
         } else {
             Task::Generate {
                 max_tokens: Some(self.options.tokens),
-                sampling: SamplingOptions::default(),
+                sampling: sampling(request),
                 entropy: 0,
                 stop: vec![],
             }
@@ -385,6 +400,30 @@ impl<'a> Trial<'a> {
         requests.extend(SCORED);
         let after = self.one_by_one(&mut engine, &requests, "after other sequences");
         total([Ok(others), after])
+    }
+
+    /// With and without, whichever the device would choose, and with logits left on the device.
+    fn ahead(&self) -> Result<Outcome, CheckError> {
+        let all: Vec<usize> = (0..SEQUENCES).collect();
+        // Beside a request whose tokens the host draws, no step goes ahead.
+        let on_device: Vec<usize> = all.iter().copied().filter(|r| *r != NEEDS_HOST).collect();
+        let together = |requests: &[usize], run_ahead| {
+            let options = EngineOptions { run_ahead: Some(run_ahead), ..self.base() };
+            let answers = self.ask(&mut self.engine((self.make)(1), &options)?, requests)?;
+            let when = if run_ahead { "one step ahead" } else { "one step at a time" };
+            Ok(self.compare(requests, &answers, when))
+        };
+        let unseen = || {
+            let options = EngineOptions { run_ahead: Some(true), logits: false, ..self.base() };
+            let requests: Vec<usize> = on_device.iter().copied().filter(|r| !SCORED.contains(r)).collect();
+            let answers = self.ask(&mut self.engine((self.make)(1), &options)?, &requests)?;
+            let other = |(r, a): &(&usize, &Answer)| a.tokens != self.alone[**r].tokens;
+            Ok(match requests.iter().zip(&answers).find(other) {
+                Some((request, _)) => Err(format!("request {request} with logits unread: other tokens")),
+                None => Ok(0),
+            })
+        };
+        total([together(&all, false), together(&all, true), together(&on_device, true), unseen()])
     }
 
     fn preemption(&self) -> Result<Outcome, CheckError> {

@@ -1,7 +1,8 @@
 //! Devices with a fault put in, which show that a check can fail.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use graph::backend::{
@@ -9,7 +10,7 @@ use graph::backend::{
     StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph, PlanReport};
-use tensor::ops::KV_BLOCK;
+use tensor::ops::{KV_BLOCK, NOT_A_TOKEN};
 
 /// What is wrong with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,8 @@ pub enum Fault {
     KnowsPlace,
     /// The last bit of a logit is another where a sequence lies in KV blocks that another one had.
     KnowsHistory,
+    /// Token 0 is taken for those that the step before drew on the device.
+    LosesDrawn,
     /// Logits after this token are no numbers.
     NanAfter(u32),
     /// The embedding of this token is no number, and so is all that comes of it.
@@ -55,6 +58,11 @@ struct Seen {
     starts: usize,
     /// Rows of each sequence in each step.
     steps: Vec<Vec<u32>>,
+    /// Outputs that some step asked for.
+    outputs: BTreeSet<String>,
+    /// Steps submitted of which nothing was read yet, and the most there were.
+    unread: usize,
+    most_unread: usize,
     /// Sequences so far, by the first KV block they have now.
     lives: HashMap<u32, usize>,
     /// The sequence that wrote a block last.
@@ -72,6 +80,16 @@ impl FaultyBackend {
     /// Times a sequence was computed from its first position: more than there are sequences when some were preempted.
     pub fn starts(&self) -> usize {
         self.watch.seen().starts
+    }
+
+    /// The outputs that steps asked for, in alphabetic order.
+    pub fn outputs(&self) -> Vec<String> {
+        self.watch.seen().outputs.iter().cloned().collect()
+    }
+
+    /// The most steps that were submitted before anything was read of the first of them.
+    pub fn most_in_flight(&self) -> usize {
+        self.watch.seen().most_unread
     }
 
     /// Of every step so far, the rows of each sequence in it.
@@ -97,6 +115,10 @@ impl Backend for FaultyBackend {
 
     fn memory_limit(&self) -> Option<u64> {
         self.inner.memory_limit()
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.inner.runs_ahead()
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
@@ -146,7 +168,8 @@ impl Plan for FaultyPlan {
     fn instance(&self, bindings: &Bindings) -> Result<Box<dyn Instance>, DeviceError> {
         let inner = self.inner.instance(bindings)?;
         let watch = self.watch.clone();
-        Ok(Box::new(FaultyInstance { inner, watch, changes: vec![], logits: OnceLock::new() }))
+        let (changes, logits) = (vec![], OnceLock::new());
+        Ok(Box::new(FaultyInstance { inner, watch, changes, logits, unread: AtomicBool::new(false) }))
     }
 }
 
@@ -156,6 +179,16 @@ struct FaultyInstance {
     /// For each row of logits of the latest step, whether it is changed.
     changes: Vec<bool>,
     logits: OnceLock<Vec<f32>>,
+    /// A step was submitted of which nothing was read yet.
+    unread: AtomicBool,
+}
+
+impl FaultyInstance {
+    fn note_read(&self) {
+        if self.unread.swap(false, Ordering::Relaxed) {
+            self.watch.seen().unread -= 1;
+        }
+    }
 }
 
 /// The rows of a sequence in a step.
@@ -210,11 +243,15 @@ impl Instance for FaultyInstance {
     fn encode(&mut self, step: &StepInputs) -> Result<Encoded, DeviceError> {
         let (pos, segments) = (input(step, "pos"), segments(step));
         let ids = input(step, "ids");
+        self.note_read();
+        self.watch.seen().outputs.extend(step.outputs.iter().map(|name| (*name).to_owned()));
         let in_used = self.watch.seen().record(pos, &segments);
         let changed = |row: u32| {
             let at = segments.iter().position(|s| (s.first..s.first + s.len).contains(&(row as usize)));
             at.is_some_and(|at| match self.watch.fault {
-                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::NanFrom(_) => false,
+                Fault::None | Fault::SeesChunk | Fault::SeesBlock | Fault::LosesDrawn | Fault::NanFrom(_) => {
+                    false
+                }
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,
                 Fault::Always => true,
                 Fault::KnowsNeighbours => segments.len() > 1,
@@ -236,16 +273,36 @@ impl Instance for FaultyInstance {
                 }
             }
         }
-        let replaced = step.inputs.iter().map(|(n, v)| (*n, if *n == "until" { &until[..] } else { *v }));
+        let mut ids = ids.to_vec();
+        if self.watch.fault == Fault::LosesDrawn {
+            ids.iter_mut().filter(|id| **id & NOT_A_TOKEN != 0).for_each(|id| *id = 0);
+        }
+        let replaced = step.inputs.iter().map(|(name, values)| match *name {
+            "until" => (*name, &until[..]),
+            "ids" => (*name, &ids[..]),
+            _ => (*name, *values),
+        });
         let inputs: Vec<(&str, &[u32])> = replaced.collect();
         self.inner.encode(&StepInputs { inputs: &inputs, ..*step })
     }
 
     fn submit(&mut self, encoded: Encoded) -> Fence {
+        {
+            let mut seen = self.watch.seen();
+            seen.unread += 1;
+            seen.most_unread = seen.most_unread.max(seen.unread);
+            self.unread.store(true, Ordering::Relaxed);
+        }
         self.inner.submit(encoded)
     }
 
+    fn words(&self, name: &str) -> Result<&[u32], DeviceError> {
+        self.note_read();
+        self.inner.words(name)
+    }
+
     fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
+        self.note_read();
         let values = self.inner.output(name)?;
         if name != "logits" || !self.changes.contains(&true) {
             return Ok(values);

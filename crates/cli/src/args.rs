@@ -98,6 +98,8 @@ pub(crate) enum GpuLimits {
 pub(crate) enum GpuFamily {
     /// Kernels with subgroup operations
     Subgroups,
+    /// Kernels that do the work of several ops
+    Fusion,
 }
 
 /// CPU worker threads.

@@ -74,7 +74,10 @@ impl DeviceArgs {
                 GpuLimits::Adapter => Profile::Adapter,
                 GpuLimits::Webgpu => Profile::WebGpu,
             },
-            gpu_families: Families { no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups) },
+            gpu_families: Families {
+                no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups),
+                no_fusion: self.gpu_without.contains(&GpuFamily::Fusion),
+            },
         }
     }
 }

@@ -49,8 +49,8 @@ impl Step {
         (Step { rows: pick(&self.rows, &rows), seqs }, rows)
     }
 
-    /// Calls `f` with the step as a backend takes it.
-    pub fn with_inputs<T>(&self, f: impl FnOnce(&StepInputs) -> T) -> T {
+    /// Calls `f` with the step as a backend takes it, asking for these outputs.
+    pub fn with_inputs<T>(&self, outputs: &[&str], f: impl FnOnce(&StepInputs) -> T) -> T {
         let (mut inputs, mut floats) = (vec![], vec![]);
         for (name, tensor) in self.rows.iter().chain(&self.seqs) {
             match (tensor.u32s(), tensor.f32s()) {
@@ -63,7 +63,7 @@ impl Step {
         if !self.seqs.is_empty() {
             scalars.push(("seqs", self.seq_count() as u32));
         }
-        f(&StepInputs { inputs: &inputs, floats: &floats, scalars: &scalars })
+        f(&StepInputs { inputs: &inputs, floats: &floats, scalars: &scalars, outputs })
     }
 }
 

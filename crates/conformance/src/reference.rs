@@ -203,6 +203,7 @@ impl Plan for ReferencePlan {
             scalars: vec![],
             serial: 0,
             ready: false,
+            wanted: vec![],
             outputs: HashMap::new(),
         }))
     }
@@ -217,7 +218,10 @@ struct ReferenceInstance {
     serial: u64,
     /// The step of `serial` is encoded and not yet submitted.
     ready: bool,
-    outputs: HashMap<String, Vec<f32>>,
+    /// Outputs that the encoded step asks for.
+    wanted: Vec<String>,
+    /// Those that the submission gave.
+    outputs: HashMap<String, Vec<u32>>,
 }
 
 impl ReferenceInstance {
@@ -251,12 +255,21 @@ impl ReferenceInstance {
             }
         }
         let results = results?;
-        for (name, value) in results.outputs {
-            let Ok(elements) = value.f32s() else { continue };
+        for (name, value) in results.outputs.into_iter().filter(|(name, _)| self.wanted.contains(name)) {
             let real = real_elements(graph, &name, value.shape(), &self.scalars);
-            self.outputs.insert(name, elements[..real].to_vec());
+            self.outputs.insert(name, bytemuck::cast_slice(&value.bytes()[..4 * real]).to_vec());
         }
         results.refused.map_or(Ok(()), Err)
+    }
+}
+
+impl ReferenceInstance {
+    fn read(&self, name: &str, dtype: DType) -> Result<&[u32], DeviceError> {
+        validate::readable(&self.plan.layout, &self.wanted, name, dtype)?;
+        match self.outputs.get(name) {
+            Some(values) => Ok(values),
+            None => Err(DeviceError::Busy("no submission of this instance has finished".to_owned())),
+        }
     }
 }
 
@@ -274,6 +287,7 @@ impl Instance for ReferenceInstance {
         // Padding is zeros: row ops compute something harmless there and sequence ops skip it.
         self.buffer.fill(0);
         self.plan.layout.encode(step, &mut self.buffer, &mut self.scalars)?;
+        self.wanted = step.outputs.iter().map(|name| (*name).to_owned()).collect();
         self.serial += 1;
         self.ready = true;
         Ok(Encoded { serial: self.serial })
@@ -292,17 +306,11 @@ impl Instance for ReferenceInstance {
     }
 
     fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
-        let refuse =
-            |problem: &str| Err(DeviceError::Binding { port: name.to_owned(), problem: problem.to_owned() });
-        let graph = &self.plan.graph;
-        match graph.find_port(name).map(|p| graph.port(p)).filter(|p| p.kind == PortKind::Output) {
-            None => refuse("is not an output of this plan"),
-            Some(port) if port.dtype != DType::F32 => refuse("is not an f32 output"),
-            Some(_) => match self.outputs.get(name) {
-                Some(values) => Ok(values),
-                None => refuse("no submission has finished"),
-            },
-        }
+        self.read(name, DType::F32).map(bytemuck::cast_slice)
+    }
+
+    fn words(&self, name: &str) -> Result<&[u32], DeviceError> {
+        self.read(name, DType::U32)
     }
 }
 

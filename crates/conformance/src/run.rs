@@ -6,19 +6,20 @@ use std::sync::Arc;
 
 use graph::backend::{Backend, Bindings, CompileOptions, DeviceError, RowSource, StateDesc};
 use graph::{Graph, PortKind};
-use tensor::HostTensor;
 use tensor::ops::Precision;
+use tensor::{DType, HostTensor};
 
 use crate::case::{Case, Padding, Step};
 use crate::reference::interpret;
 use crate::report::{Failure, Report};
 
-/// The outputs of one step by name, whole rows.
-type Outputs = BTreeMap<String, Vec<f32>>;
+/// The bits of the outputs of one step by name, whole rows.
+type Outputs = BTreeMap<String, Vec<u32>>;
 
-/// What a step's output must be, and how far it may lie from that in each precision.
+/// What a step's output must be, in bits, and how far it may lie from that in each precision.
 struct Expected {
-    values: Vec<f32>,
+    dtype: DType,
+    values: Vec<u32>,
     exact: Vec<f64>,
     fast: Vec<f64>,
 }
@@ -77,7 +78,7 @@ fn expect(case: &Case) -> Result<Vec<BTreeMap<String, Expected>>, String> {
     for step in &case.steps {
         let mut buffer = vec![0u32; layout.words()];
         let mut scalars = vec![];
-        step.with_inputs(|s| layout.encode(s, &mut buffer, &mut scalars)).map_err(|e| e.to_string())?;
+        step.with_inputs(&[], |s| layout.encode(s, &mut buffer, &mut scalars)).map_err(|e| e.to_string())?;
         for (i, port) in graph.ports.iter().enumerate() {
             if let Some(at) = layout.offset(graph::PortId(i as u32)) {
                 let words = bytemuck::cast_slice(&buffer[at..][..port.shape.elements()]);
@@ -102,8 +103,8 @@ fn expect(case: &Case) -> Result<Vec<BTreeMap<String, Expected>>, String> {
             let port = graph.find_port(&name).expect("an output of the graph");
             let (exact, fast) = bounds.remove(&graph.base(graph.port(port).value)).expect("a node's result");
             let real = tensor.shape().elements() / case.bucket(Padding::default()) * step.row_count();
-            let values = tensor.f32s().map_err(|e| e.to_string())?[..real].to_vec();
-            expected.insert(name, Expected { values, exact, fast });
+            let values = bytemuck::cast_slice(&tensor.bytes()[..4 * real]).to_vec();
+            expected.insert(name, Expected { dtype: tensor.dtype(), values, exact, fast });
         }
         all.push(expected);
     }
@@ -130,11 +131,12 @@ fn check(
                 worst = f64::INFINITY;
                 continue;
             }
-            let shares = have.iter().zip(&want.values).zip(bounds).map(|((h, w), b)| share(*h, *w, *b));
+            let shares = have.iter().zip(&want.values).zip(bounds);
+            let shares = shares.map(|((h, w), b)| share(want.dtype, *h, *w, *b));
             let (i, most) = shares.enumerate().fold((0, 0.0), |m, s| if s.1 > m.1 { s } else { m });
             if most > 1.0 {
-                let (have, want, bound) = (have[i], want.values[i], bounds[i]);
-                fail(check(), format!("element {i} is {have:e}, must be {want:e} within {bound:.1e}"));
+                let (have, must) = (show(want.dtype, have[i]), show(want.dtype, want.values[i]));
+                fail(check(), format!("element {i} is {have}, must be {must} within {:.1e}", bounds[i]));
             }
             worst = f64::max(worst, most);
         }
@@ -165,10 +167,17 @@ fn check(
     Ok(worst)
 }
 
-/// The error as a share of the bound.
-fn share(have: f32, want: f32, bound: f64) -> f64 {
-    let error = (f64::from(have) - f64::from(want)).abs();
-    if have.to_bits() == want.to_bits() || error == 0.0 {
+fn show(dtype: DType, bits: u32) -> String {
+    if dtype == DType::F32 { format!("{:e}", f32::from_bits(bits)) } else { bits.to_string() }
+}
+
+/// The error as a share of the bound. Integers have none but 0.
+fn share(dtype: DType, have: u32, want: u32, bound: f64) -> f64 {
+    if dtype != DType::F32 {
+        return if have == want { 0.0 } else { f64::INFINITY };
+    }
+    let error = (f64::from(f32::from_bits(have)) - f64::from(f32::from_bits(want))).abs();
+    if have == want || error == 0.0 {
         0.0
     } else if error.is_nan() || !bound.is_finite() {
         f64::INFINITY // a bound that bounds nothing
@@ -188,9 +197,9 @@ fn differing_row(plain: &[Outputs], have: &[Outputs], case: &Case, rows: &[Vec<u
             }
             for (row, was) in rows.iter().enumerate() {
                 let (a, b) = (&have[row * width..][..width], &plain[was * width..][..width]);
-                if let Some(i) = (0..width).find(|i| a[*i].to_bits() != b[*i].to_bits()) {
+                if let Some(i) = (0..width).find(|i| a[*i] != b[*i]) {
                     return Some(format!(
-                        "step {at}, {name}: row {row} (was {was}) has {:e} at {i}, had {:e}",
+                        "step {at}, {name}: row {row} (was {was}) has the bits {:08x} at {i}, had {:08x}",
                         a[i], b[i]
                     ));
                 }
@@ -243,7 +252,7 @@ fn beside_refused(
             Err(e) => return Ok(Some(format!("rows {bad:?} must fail and no other, it says: {e}"))),
         }
         let good: Vec<usize> = (0..step.row_count()).filter(|row| !bad.contains(&(*row as u32))).collect();
-        let keep = |(name, y): (String, Vec<f32>)| {
+        let keep = |(name, y): (String, Vec<u32>)| {
             let width = y.len().checked_div(step.row_count()).unwrap_or(0);
             (name, good.iter().flat_map(|row| &y[row * width..][..width]).copied().collect())
         };
@@ -281,9 +290,11 @@ fn submit(
     let options = CompileOptions { label: case.name(), precision, profile: false };
     let plan = backend.compile(&graph, &options)?;
     let mut instance = plan.instance(&bind(backend, case, &graph)?)?;
+    let names: Vec<&str> =
+        graph.ports.iter().filter(|p| p.kind == PortKind::Output).map(|p| p.name.as_str()).collect();
     let mut all = vec![];
     for step in steps {
-        let encoded = step.with_inputs(|s| instance.encode(s))?;
+        let encoded = step.with_inputs(&names, |s| instance.encode(s))?;
         let outcome = pollster::block_on(instance.submit(encoded));
         let readable = match &outcome {
             Ok(()) => true,
@@ -292,7 +303,10 @@ fn submit(
         };
         let mut outputs = Outputs::new();
         for port in graph.ports.iter().filter(|p| readable && p.kind == PortKind::Output) {
-            let given = instance.output(&port.name)?;
+            let given = match port.dtype {
+                DType::F32 => bytemuck::cast_slice(instance.output(&port.name)?),
+                _ => instance.words(&port.name)?,
+            };
             // Results that count rows in another way than by their first axis have no bound: cut them here.
             let real = port.shape.elements() / case.bucket(padding) * step.row_count();
             outputs.insert(port.name.clone(), given[..real.min(given.len())].to_vec());

@@ -17,9 +17,8 @@ const BUDGET: f64 = 0.25;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let formats: Vec<DType> = DType::ALL
+    let formats: Vec<DType> = DType::WEIGHTS
         .into_iter()
-        .filter(|t| *t != DType::U32)
         .filter(|t| {
             args.first().is_none_or(|list| list == "all" || list.split(',').any(|name| name == t.name()))
         })
@@ -96,7 +95,7 @@ fn random_matrix(isa: CpuIsa, dtype: DType, n: usize, k: usize, seed: usize) -> 
 fn time(weights: &[PackedMatrix], x: Activations<'_>, m: usize, threads: usize) -> f64 {
     let n = weights[0].n();
     let mut out = vec![0f32; m * n];
-    let out = Output { data: SharedSlice::new(&mut out), stride: n, column: 0 };
+    let out = Output { data: SharedSlice::new(&mut out), stride: n };
     let run = |rounds: usize| {
         let barrier = Barrier::new(threads + 1);
         std::thread::scope(|scope| {

@@ -158,16 +158,12 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a - b`
     fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
-    /// The low 32 bits of `a * b`.
-    fn mul_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// The larger, as signed integers.
     fn max_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a & b`
     fn and_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a | b`
     fn or_i(self, a: Self::I, b: Self::I) -> Self::I;
-    /// `a ^ b`
-    fn xor_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a << N`
     fn shl<const N: u32>(self, a: Self::I) -> Self::I;
     /// `a >> N`, shifting in zeros.

@@ -62,15 +62,13 @@ impl RowMap<'_> {
     }
 }
 
-/// Where products go: row `r` of the output starts at element `r * stride + column`.
+/// Where products go: row `r` of the output starts at element `r * stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct Output<'a> {
     /// The whole output.
     pub data: SharedSlice<'a, f32>,
     /// Elements from the start of a row to the start of the next.
     pub stride: usize,
-    /// Where this matrix's outputs start in a row, when several matrices share the output.
-    pub column: usize,
 }
 
 /// y = x W^T (+ bias) on the calling thread, into rows of `w.n()` elements.
@@ -78,7 +76,7 @@ pub struct Output<'a> {
 /// # Panics
 /// As [`matmul_groups`].
 pub fn matmul(w: &PackedMatrix, x: Activations<'_>, rows: RowMap<'_>, bias: Option<&[f32]>, out: &mut [f32]) {
-    let out = Output { data: SharedSlice::new(out), stride: w.n(), column: 0 };
+    let out = Output { data: SharedSlice::new(out), stride: w.n() };
     // SAFETY: the output is borrowed exclusively, and nobody else computes.
     unsafe { matmul_groups(w, 0..w.groups(), x, rows, bias, out) }
 }
@@ -89,7 +87,7 @@ pub fn matmul(w: &PackedMatrix, x: Activations<'_>, rows: RowMap<'_>, bias: Opti
 ///
 /// # Safety
 /// While the call runs, nobody else may read or write the outputs of these lane groups in the rows of the output that
-/// `rows` names. Concurrent calls on disjoint groups, columns or rows of one output are fine.
+/// `rows` names. Concurrent calls on disjoint groups or rows of one output are fine.
 ///
 /// # Panics
 /// When rows, groups or lengths lie outside what the matrix, the activations or the output have, and when plain
@@ -108,7 +106,7 @@ pub unsafe fn matmul_groups(
         w.groups()
     );
     assert!(bias.is_none_or(|bias| bias.len() == w.n()), "a bias of another length than {}", w.n());
-    assert!(out.column.checked_add(w.n()).is_some_and(|end| end <= out.stride), "an output row is too short");
+    assert!(w.n() <= out.stride, "an output row is too short");
     let rows = Rows::new(w, x, rows, &out);
     if rows.count > 0 && !groups.is_empty() {
         w.isa().run(Product { w, groups, x, rows, bias, out });
@@ -167,9 +165,9 @@ impl<'a> Rows<'a> {
         let last = end(output).checked_sub(1).map(|last| last.checked_mul(out.stride));
         let fits = match last {
             None => true,
-            Some(start) => start
-                .and_then(|start| start.checked_add(out.column + w.n()))
-                .is_some_and(|e| e <= out.data.len()),
+            Some(start) => {
+                start.and_then(|start| start.checked_add(w.n())).is_some_and(|e| e <= out.data.len())
+            }
         };
         assert!(fits, "output row {} lies outside {} elements", end(output), out.data.len());
         Rows { count, input, output, x: data, x_stride }
@@ -367,7 +365,7 @@ impl Product<'_> {
     fn store<S: Isa>(&self, s: S, group: usize, row: usize, mut sum: S::F) {
         let first = group * S::LANES;
         let n = S::LANES.min(self.w.n() - first);
-        let start = row * self.out.stride + self.out.column + first;
+        let start = row * self.out.stride + first;
         // SAFETY: the caller of `matmul_groups` vouches that nobody else uses these outputs.
         let out = unsafe { self.out.data.part_mut(start..start + n) };
         // SAFETY: bias and output have `n` elements from here.

@@ -11,13 +11,10 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::future::Future;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -263,44 +260,23 @@ impl Worker<'_> {
     }
 }
 
-/// The end of a submitted job: a future, or something to wait for. Dropping it does not cancel the job.
+/// The end of a submitted job, to wait for. Dropping it does not cancel the job.
 #[derive(Debug)]
 pub struct Completion {
     done: Arc<Done>,
 }
 
 impl Completion {
-    /// Whether the job has ended.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        lock(&self.done.outcome).result.is_some()
-    }
-
     /// Blocks until the job has ended. Must not be called by a worker of the same pool.
     ///
     /// # Errors
     /// [`PoolError::Panicked`] when a worker panicked.
     pub fn wait(self) -> Result<(), PoolError> {
-        let mut outcome = lock(&self.done.outcome);
+        let mut result = lock(&self.done.result);
         loop {
-            match outcome.result.take() {
+            match result.take() {
                 Some(result) => return result,
-                None => outcome = self.done.ended.wait(outcome).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
-}
-
-impl Future for Completion {
-    type Output = Result<(), PoolError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut outcome = lock(&self.done.outcome);
-        match &outcome.result {
-            Some(result) => Poll::Ready(result.clone()),
-            None => {
-                outcome.waker = Some(context.waker().clone());
-                Poll::Pending
+                None => result = self.done.ended.wait(result).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -526,27 +502,14 @@ impl Section {
 
 #[derive(Debug, Default)]
 struct Done {
-    outcome: Mutex<Outcome>,
+    result: Mutex<Option<Result<(), PoolError>>>,
     ended: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Outcome {
-    result: Option<Result<(), PoolError>>,
-    waker: Option<Waker>,
 }
 
 impl Done {
     fn set(&self, result: Result<(), PoolError>) {
-        let waker = {
-            let mut outcome = lock(&self.outcome);
-            outcome.result = Some(result);
-            outcome.waker.take()
-        };
+        *lock(&self.result) = Some(result);
         self.ended.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 }
 

@@ -2,21 +2,6 @@
 
 use tensor::DType;
 
-/// Every type that weights can have.
-pub(crate) const REAL_TYPES: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
-
 /// A linear congruential generator.
 pub(crate) struct Random(pub(crate) u64);
 

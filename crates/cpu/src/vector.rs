@@ -17,7 +17,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-pub use conv::{NO_SLOT, ShortConv, short_conv};
+pub use conv::{ShortConv, short_conv};
 pub use elementwise::{Binary, Unary, binary, unary};
 pub use norm::{add_rms_norm, rms_norm};
 pub use rope::{rope, rope_angles};

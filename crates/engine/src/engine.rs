@@ -1,43 +1,49 @@
 //! The poll-driven core.
 
-use std::future::Future;
-use std::pin::Pin;
+mod collect;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use graph::backend::{Backend, DeviceError, Precision, StepProfile};
-use graph::{Fence, PlanReport};
+use graph::PlanReport;
+use graph::backend::{Backend, Precision, StepProfile};
+use graph::rewrite::ahead::TOKENS;
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
 
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
 use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
-use crate::plans::{Plans, Progress, Recipe};
+use crate::plans::{Plans, Progress, Recipe, Run};
 use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
-use crate::step::{Segment, StepArrays, positions_of};
+use crate::step::{Segment, StepArrays};
 
 /// Runs requests on one model and one device.
 ///
 /// The engine has no thread and never waits: [`Engine::poll`] starts steps and returns what happened. Requests share
 /// steps, and what one gets does not depend on the others.
+///
+/// Where the device draws tokens ([`crate::EngineOptions::run_ahead`]) it is kept one step ahead: while a step runs the
+/// next one is submitted, whose rows take the tokens from the device. A request that a token ends has then one row too
+/// many in flight, which nobody looks at.
 pub struct Engine {
     model: Arc<Model>,
     backend: Arc<dyn Backend>,
-    precision: Precision,
-    size: CacheSize,
+    recipe: Recipe,
+    /// As asked for: recurrent models round up.
     chunk: usize,
-    taps: bool,
     logits: bool,
-    profile: bool,
     plans: Plans,
     cache: Cache,
     scheduler: Scheduler,
-    arrays: StepArrays,
-    flight: Option<Flight>,
+    /// Steps in flight, in the order of submission, in which they end.
+    flights: VecDeque<Flight>,
+    /// Arrays of steps that have ended.
+    spare: Vec<StepArrays>,
     ready: Vec<Event>,
     next_id: u64,
     /// Index of a report and the times of a step of its plan.
@@ -47,9 +53,14 @@ pub struct Engine {
 }
 
 struct Flight {
-    fence: Fence,
-    instance: usize,
+    run: Run,
     segments: Vec<Segment>,
+}
+
+/// Which outputs a step is read for.
+struct Wanted {
+    logits: bool,
+    tokens: bool,
 }
 
 impl Engine {
@@ -70,24 +81,23 @@ impl Engine {
         let size = CacheSize::choose(info, options, backend.memory_limit(), weights)?;
         let recurrent = info.recurrent;
         let chunk = if recurrent { options.chunk.max(RECURRENT_CHUNK) } else { options.chunk };
-        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps, profile: options.profile };
+        let ahead = options.run_ahead.unwrap_or(backend.runs_ahead());
+        let recipe =
+            Recipe { precision, kv, size, chunk, taps: options.taps, ahead, profile: options.profile };
         let plans = Plans::build(&model, &*backend, &recipe, progress)?;
         Ok(Engine {
             cache: Cache::new(&size)?,
             scheduler: Scheduler::new(options.max_sequences),
-            arrays: StepArrays::default(),
-            flight: None,
+            flights: VecDeque::new(),
+            spare: vec![],
             ready: vec![],
             next_id: 0,
-            row: vec![],
-            taps: options.taps,
-            logits: options.logits,
-            profile: options.profile,
             profiles: vec![],
+            row: vec![],
+            logits: options.logits,
             model,
             backend,
-            precision,
-            size,
+            recipe,
             chunk: options.chunk,
             plans,
         })
@@ -105,12 +115,12 @@ impl Engine {
 
     /// Kernel class in use.
     pub fn precision(&self) -> Precision {
-        self.precision
+        self.recipe.precision
     }
 
     /// Sizes of context and cache.
     pub fn cache_size(&self) -> CacheSize {
-        self.size
+        self.recipe.size
     }
 
     /// Reports of the plans, smallest bucket first.
@@ -134,7 +144,8 @@ impl Engine {
     /// large matrix in other places only is not seen. Tokenizer and chat template are not covered: they decide which
     /// tokens are asked for, not what is answered to them.
     pub fn fingerprint(&self) -> String {
-        let setting = format!("{:?} {} {}", self.precision, self.size.context, self.size.slots);
+        let setting =
+            format!("{:?} {} {}", self.recipe.precision, self.recipe.size.context, self.recipe.size.slots);
         let fixed = [env!("CARGO_PKG_VERSION").to_owned(), self.backend.description(), setting];
         let plans = self.plans.reports().iter().map(|report| report.identity.to_string());
         fingerprint(fixed.into_iter().chain(plans), &self.plans.digest)
@@ -151,12 +162,15 @@ impl Engine {
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        if prompt.len() > self.size.context {
-            return Err(EngineError::PromptTooLong { prompt: prompt.len(), context: self.size.context });
+        if prompt.len() > self.recipe.size.context {
+            return Err(EngineError::PromptTooLong {
+                prompt: prompt.len(),
+                context: self.recipe.size.context,
+            });
         }
         let generates = matches!(task, Task::Generate { max_tokens, .. } if max_tokens != Some(0));
-        if generates && prompt.len() == self.size.context {
-            return Err(EngineError::NoRoomForOutput { context: self.size.context });
+        if generates && prompt.len() == self.recipe.size.context {
+            return Err(EngineError::NoRoomForOutput { context: self.recipe.size.context });
         }
         if let Some(index) = prompt.iter().position(|id| *id as usize >= vocab) {
             return Err(EngineError::TokenId { index, id: prompt[index], vocab });
@@ -166,7 +180,8 @@ impl Engine {
                 let mut sampler = Box::new(Sampler::new(sampling, vocab, entropy)?);
                 sampler.accept_prompt(&prompt)?;
                 let stop_at = max_tokens.map_or(usize::MAX, |n| prompt.len().saturating_add(n));
-                Work::Generate { sampler, stop_at, stop }
+                let on_device = self.recipe.ahead && sampler.fits_device();
+                Work::Generate { sampler, stop_at, stop, on_device }
             }
             Task::Score { from } => Work::Score { next: from },
         };
@@ -185,11 +200,13 @@ impl Engine {
         self.scheduler.waiting.push_back(Sequence {
             id,
             tokens: prompt,
+            unread: 0,
             prompt: prompt_len,
-            done: 0,
+            sent: 0,
+            life: 0,
+            room: self.recipe.size.context,
             holding: Default::default(),
             work,
-            cancelled: false,
         });
         Ok(id)
     }
@@ -198,33 +215,56 @@ impl Engine {
     pub fn cancel(&mut self, id: RequestId) {
         self.ready.retain(|event| event.request() != id);
         self.scheduler.waiting.retain(|s| s.id != id);
-        for s in self.scheduler.running.iter_mut().filter(|s| s.id == id) {
-            s.cancelled = true;
+        if let Some(index) = self.scheduler.running.iter().position(|s| s.id == id) {
+            self.retire(index);
         }
+    }
+
+    /// True when no request is in progress and no step in flight.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+            && self.ready.is_empty()
+            && self.scheduler.waiting.is_empty()
+            && self.scheduler.running.is_empty()
     }
 
     /// Advances the work. Ready with events when something happened, ready with `None` when nothing is left to do,
     /// pending while the device computes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Event>>> {
         loop {
-            if let Some(flight) = &mut self.flight {
-                let Poll::Ready(result) = Pin::new(&mut flight.fence).poll(cx) else { return Poll::Pending };
-                if let Some(flight) = self.flight.take() {
-                    self.complete(flight, result);
-                }
-            }
+            // What happened is told first, so that the next step can follow it.
             if !self.ready.is_empty() {
                 return Poll::Ready(Some(std::mem::take(&mut self.ready)));
             }
-            if !self.start() && self.ready.is_empty() {
-                return Poll::Ready(None);
+            while self.ready.is_empty() && self.may_start() && self.start() {}
+            let Some(flight) = self.flights.front_mut() else {
+                if self.ready.is_empty() {
+                    return Poll::Ready(None);
+                }
+                continue;
+            };
+            let Poll::Ready(result) = self.plans.poll(&mut flight.run, cx) else {
+                if self.ready.is_empty() {
+                    return Poll::Pending;
+                }
+                continue;
+            };
+            if let Some(flight) = self.flights.pop_front() {
+                self.complete(flight, result);
             }
         }
     }
 
+    /// Whether another step may be submitted now. Not beside one that gives the host logits to draw from: the sequence
+    /// would miss that step, and so every other one.
+    fn may_start(&self) -> bool {
+        self.flights.is_empty()
+            || self.flights.len() < self.recipe.depth()
+                && !self.scheduler.running.iter().any(|s| s.awaits_host())
+    }
+
     /// Starts the next step; false when there is none.
     fn start(&mut self) -> bool {
-        self.drop_cancelled();
         self.scheduler.admit(&mut self.cache);
         let budget = Budget {
             rows: self.plans.limits.rows,
@@ -236,148 +276,40 @@ impl Engine {
         if segments.is_empty() {
             return false;
         }
-        self.arrays.fill(&segments, &self.scheduler.running, self.plans.limits.pages);
-        match self.launch() {
-            Ok((fence, instance)) => self.flight = Some(Flight { fence, instance, segments }),
+        let mut arrays = self.spare.pop().unwrap_or_default();
+        arrays.fill(&segments, &self.scheduler.running, self.plans.limits.pages);
+        let outputs = self.outputs(&segments);
+        let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+        match self.plans.start(arrays, &outputs) {
+            Ok(run) => {
+                segments.iter().for_each(|s| self.scheduler.running[s.sequence].send(s));
+                self.flights.push_back(Flight { run, segments });
+            }
             Err(error) => self.fail(&segments, &error),
         }
         true
     }
 
-    fn launch(&mut self) -> Result<(Fence, usize), EngineError> {
-        let (index, instance, declared) = self.plans.for_rows(self.arrays.rows())?;
-        let encoded = self.arrays.with_inputs(declared, |inputs| instance.encode(inputs))?;
-        Ok((instance.submit(encoded), index))
+    /// Which outputs of a step somebody looks at. Rows of logits are large, and may lie far from the host.
+    fn wanted(&self, segments: &[Segment]) -> Wanted {
+        let draws = segments.iter().any(|s| s.draws);
+        let by_host = segments.iter().any(|s| s.outs > 0 && !s.draws);
+        Wanted { logits: by_host || self.logits && draws, tokens: draws }
     }
 
-    fn complete(&mut self, flight: Flight, result: Result<(), DeviceError>) {
-        if self.profile && result.is_ok() {
-            let profile = self.plans.instance(flight.instance).profile();
-            self.profiles.extend(profile.map(|profile| (flight.instance, profile)));
-        }
-        let refused = match result {
-            Ok(()) => Ok(vec![None; flight.segments.len()]),
-            Err(error) => refused_by(&flight.segments, error),
-        };
-        let outcome = refused.and_then(|refused| self.collect(&flight, refused));
-        if let Err(error) = outcome {
-            self.fail(&flight.segments, &error);
-        }
-        self.drop_cancelled();
-    }
-
-    /// Reads a finished step: advances its sequences, samples, reports. `refused` says for each segment what the device
-    /// refused of it; the others have their results.
-    fn collect(&mut self, flight: &Flight, refused: Vec<Option<EngineError>>) -> Result<(), EngineError> {
-        let vocab = self.info().vocab;
-        let layers = self.info().layers;
-        let instance = self.plans.instance(flight.instance);
-        // What cannot be read fails the step before anything is reported of it.
-        let logits = instance.output("logits")?;
-        let mut hidden = vec![];
-        if self.taps {
-            let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]);
-            for name in names {
-                hidden.push((instance.output(&name)?, name));
-            }
-        }
-        let step_rows = flight.segments.iter().map(|s| s.len).sum::<usize>();
-        let mut finished = vec![];
-        let (mut next_row, mut next_out) = (0, 0);
-        for (segment, refused) in flight.segments.iter().zip(refused) {
-            let (first_row, first_out) = (next_row, next_out);
-            (next_row, next_out) = (first_row + segment.len, first_out + segment.outs);
-            let s = &mut self.scheduler.running[segment.sequence];
-            if let Some(error) = refused {
-                if !s.cancelled {
-                    self.ready.push(Event::Failed { id: s.id, error });
-                }
-                finished.push(segment.sequence);
-                continue;
-            }
-            s.done = segment.start + segment.len;
-            let rows = &logits[first_out * vocab..next_out * vocab];
-            for (all, name) in hidden.iter().filter(|_| !s.cancelled) {
-                let width = all.len() / step_rows;
-                let (name, rows) = (name.clone(), all[first_row * width..next_row * width].to_vec());
-                self.ready.push(Event::Hidden { id: s.id, name, first: segment.start, rows });
-            }
-            if segment.outs == 0 || s.cancelled {
-                continue;
-            }
-            let position = s.tokens.len() as u64;
-            let end = match &mut s.work {
-                Work::Score { next } => {
-                    self.ready.push(Event::Scores { id: s.id, first: *next, logits: rows.to_vec() });
-                    *next = s.done;
-                    (s.done == s.tokens.len()).then_some(Ok(Finish::Stop))
-                }
-                Work::Generate { sampler, .. } => {
-                    if self.logits {
-                        let first = s.tokens.len() - 1;
-                        self.ready.push(Event::Scores { id: s.id, first, logits: rows.to_vec() });
-                    }
-                    self.row.clear();
-                    self.row.extend_from_slice(rows);
-                    let drawn = sampler
-                        .sample(&mut self.row, position, None)
-                        .and_then(|token| sampler.accept(token.id).map(|()| token));
-                    match drawn {
-                        Ok(token) => {
-                            let end = s.push(token.id, self.size.context);
-                            self.ready.push(Event::Token { id: s.id, token });
-                            end.map(Ok)
-                        }
-                        Err(error) => Some(Err(EngineError::from(error))),
-                    }
-                }
-            };
-            if let Some(end) = end {
-                finished.push(segment.sequence);
-                self.ready.push(match end {
-                    Ok(reason) => Event::Finished { id: s.id, reason },
-                    Err(error) => Event::Failed { id: s.id, error },
-                });
-            }
-        }
-        finished.sort_unstable();
-        for index in finished.into_iter().rev() {
-            self.retire(index);
-        }
-        Ok(())
-    }
-
-    fn retire(&mut self, index: usize) {
-        let mut s = self.scheduler.running.remove(index);
-        self.cache.free(&mut s.holding);
-    }
-
-    fn drop_cancelled(&mut self) {
-        for index in (0..self.scheduler.running.len()).rev() {
-            if self.scheduler.running[index].cancelled {
-                self.retire(index);
-            }
-        }
-    }
-
-    /// A step that failed as a whole fails the requests in it.
-    fn fail(&mut self, segments: &[Segment], error: &EngineError) {
-        let mut indices: Vec<usize> = segments.iter().map(|s| s.sequence).collect();
-        indices.sort_unstable();
-        for index in indices.into_iter().rev() {
-            let s = &self.scheduler.running[index];
-            if !s.cancelled {
-                self.ready.push(Event::Failed { id: s.id, error: error.clone() });
-            }
-            self.retire(index);
-        }
+    fn outputs(&self, segments: &[Segment]) -> Vec<String> {
+        let wanted = self.wanted(segments);
+        let mut names = if self.recipe.taps { hidden_names(self.info().layers) } else { vec![] };
+        names.extend(wanted.logits.then(|| LOGITS.to_owned()));
+        names.extend(wanted.tokens.then(|| TOKENS.to_owned()));
+        names
     }
 }
 
-/// What a failed step comes to for each of its segments; the error where it is not known whose fault it was.
-fn refused_by(segments: &[Segment], error: DeviceError) -> Result<Vec<Option<EngineError>>, EngineError> {
-    let DeviceError::Numeric { op, problem, rows } = &error else { return Err(error.into()) };
-    let Some(positions) = positions_of(segments, rows) else { return Err(error.into()) };
-    let told = |position| EngineError::Numeric { position, op: op.clone(), problem: problem.clone() };
-    Ok(positions.into_iter().map(|position| position.map(told)).collect())
+/// The output of every step's logits.
+const LOGITS: &str = "logits";
+
+/// The outputs that taps add, in the order of the computation.
+fn hidden_names(layers: usize) -> Vec<String> {
+    (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]).collect()
 }

@@ -28,6 +28,9 @@ pub struct EngineOptions {
     pub taps: bool,
     /// Report the logits that each token is drawn from, as [`crate::Event::Scores`] before the token.
     pub logits: bool,
+    /// Draw tokens on the device where a request's options allow it, and submit a step before the tokens of the one before
+    /// it are read; `None` is what the device is best at. It changes no token.
+    pub run_ahead: Option<bool>,
     /// Time the kernels of every step, where the device can: [`crate::Engine::take_profiles`].
     pub profile: bool,
 }
@@ -42,6 +45,7 @@ impl Default for EngineOptions {
             cache_bytes: None,
             taps: false,
             logits: false,
+            run_ahead: None,
             profile: false,
         }
     }

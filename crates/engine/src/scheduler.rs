@@ -3,6 +3,9 @@
 //! Sequences run in the order they came. Each step takes the one pending row of every decoding sequence, then fills
 //! the row budget with prompt chunks. When blocks run out the newest sequence gives its back and waits; its tokens are
 //! computed again later, which gives the same bits. The oldest always advances, so nothing starves.
+//!
+//! Blocks may change hands while a step in flight still writes them: a device runs steps in the order of submission, and
+//! a row is written before it is read.
 
 use std::collections::VecDeque;
 
@@ -77,35 +80,35 @@ impl Scheduler {
         let decoding = self.running.iter().enumerate().filter(|(_, s)| s.is_decoding());
         for (i, s) in decoding {
             if rows > 0 && outs > 0 {
-                segments.push(Segment { sequence: i, start: s.done, len: 1, outs: 1 });
+                segments.push(s.segment(i, 1, 1));
                 (rows, outs) = (rows - 1, outs - 1);
             }
         }
         let mut chunk = budget.chunk;
-        for (i, s) in self.running.iter().enumerate().filter(|(_, s)| !s.is_decoding()) {
+        for (i, s) in self.running.iter().enumerate().filter(|(_, s)| s.pending() > 0 && !s.is_decoding()) {
             if chunk == 0 || rows == 0 {
                 break;
             }
             let mut len = s.pending().min(chunk).min(rows);
             if budget.recurrent {
-                len = recurrent_len(s.done, s.pending(), chunk).min(rows);
-                if len < s.pending() && !(s.done + len).is_multiple_of(RECURRENT_CHUNK) {
+                len = recurrent_len(s.sent, s.pending(), chunk).min(rows);
+                if len < s.pending() && !(s.sent + len).is_multiple_of(RECURRENT_CHUNK) {
                     continue; // the step has no room up to the next cut
                 }
             }
             if let Work::Score { next } = s.work {
                 // Rows before `next` need no output; of the others at most `outs` fit.
-                let free = next.saturating_sub(s.done);
+                let free = next.saturating_sub(s.sent);
                 let fits = free + outs;
                 if len > fits {
                     len = if budget.recurrent { fits / RECURRENT_CHUNK * RECURRENT_CHUNK } else { fits };
                 }
             }
-            let wanted = (s.done..s.done + len).filter(|p| s.wants(*p)).count();
+            let wanted = (s.sent..s.sent + len).filter(|p| s.wants(*p)).count();
             if len == 0 || wanted > outs {
                 continue;
             }
-            segments.push(Segment { sequence: i, start: s.done, len, outs: wanted });
+            segments.push(s.segment(i, len, wanted));
             (rows, outs, chunk) = (rows - len, outs - wanted, chunk.saturating_sub(len));
         }
         segments

@@ -3,6 +3,7 @@
 use crate::cache::Holding;
 use crate::request::{Finish, RequestId};
 use crate::sampling::Sampler;
+use crate::step::Segment;
 
 pub(crate) enum Work {
     Generate {
@@ -10,6 +11,8 @@ pub(crate) enum Work {
         /// Length of the whole sequence at which to stop.
         stop_at: usize,
         stop: Vec<u32>,
+        /// The device draws its tokens. Its own options decide, never what else runs.
+        on_device: bool,
     },
     Score {
         /// The next position to report.
@@ -19,53 +22,84 @@ pub(crate) enum Work {
 
 pub(crate) struct Sequence {
     pub(crate) id: RequestId,
-    /// Prompt, then what was generated.
+    /// Prompt, then what was generated, as far as the host knows it.
     pub(crate) tokens: Vec<u32>,
+    /// Tokens behind those, drawn by steps in flight.
+    pub(crate) unread: usize,
     pub(crate) prompt: usize,
-    /// Positions whose keys, values and states are in the cache.
-    pub(crate) done: usize,
+    /// Positions whose rows are computed, or in steps in flight.
+    pub(crate) sent: usize,
+    /// Times it was started over: what steps of an earlier life give is of no use.
+    pub(crate) life: u32,
+    /// Most tokens it may have: the context.
+    pub(crate) room: usize,
     pub(crate) holding: Holding,
     pub(crate) work: Work,
-    /// To be dropped as soon as no step uses it.
-    pub(crate) cancelled: bool,
 }
 
 impl Sequence {
-    /// Tokens not yet computed.
+    /// Tokens there are, read or not.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len() + self.unread
+    }
+
+    /// Tokens to be computed that no step has yet. What ends the output when it is read is not among them.
     pub(crate) fn pending(&self) -> usize {
-        self.tokens.len() - self.done
+        match self.work {
+            Work::Generate { stop_at, .. } if self.unread > 0 && self.len() >= stop_at.min(self.room) => 0,
+            _ => self.len() - self.sent,
+        }
     }
 
     /// True when the next row is a generated token: the decode class.
     pub(crate) fn is_decoding(&self) -> bool {
-        self.pending() == 1 && self.tokens.len() > self.prompt
+        self.pending() == 1 && self.len() > self.prompt
+    }
+
+    /// Whether a step in flight gives the logits that the host is to draw the next token from.
+    pub(crate) fn awaits_host(&self) -> bool {
+        matches!(self.work, Work::Generate { on_device: false, .. }) && self.sent == self.len()
     }
 
     /// Whether logits of the row at `position` are wanted.
     pub(crate) fn wants(&self, position: usize) -> bool {
         match self.work {
-            Work::Generate { .. } => position + 1 == self.tokens.len(),
+            Work::Generate { .. } => position + 1 == self.len(),
             Work::Score { next } => position >= next,
         }
     }
 
+    /// The next `len` rows, of which logits of the last `outs` are wanted, for the sequence at `index` among those that run.
+    pub(crate) fn segment(&self, index: usize, len: usize, outs: usize) -> Segment {
+        let draws = outs > 0 && matches!(self.work, Work::Generate { on_device: true, .. });
+        Segment { sequence: index, id: self.id, life: self.life, start: self.sent, len, outs, draws }
+    }
+
+    /// Notes that a step with these rows is in flight.
+    pub(crate) fn send(&mut self, segment: &Segment) {
+        self.sent = segment.start + segment.len;
+        self.unread += usize::from(segment.draws);
+    }
+
     /// Takes a generated token; the reason, when it was the last.
-    pub(crate) fn push(&mut self, token: u32, context: usize) -> Option<Finish> {
+    pub(crate) fn push(&mut self, token: u32) -> Option<Finish> {
         self.tokens.push(token);
         let Work::Generate { stop_at, stop, .. } = &self.work else { return None };
         if stop.contains(&token) {
             Some(Finish::Stop)
         } else if self.tokens.len() >= *stop_at {
             Some(Finish::MaxTokens)
-        } else if self.tokens.len() >= context {
+        } else if self.tokens.len() >= self.room {
             Some(Finish::ContextFull)
         } else {
             None
         }
     }
 
-    /// Gives up what was computed, to be computed again.
+    /// Gives up what was computed, to be computed again. Tokens that nobody has read are drawn again, the same.
     pub(crate) fn forget(&mut self) {
-        self.done = 0;
+        self.sent = 0;
+        self.unread = 0;
+        self.life += 1;
     }
 }

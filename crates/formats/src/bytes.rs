@@ -13,6 +13,9 @@ pub struct Bytes(Inner);
 #[derive(Clone)]
 enum Inner {
     Memory(Arc<[u8]>),
+    /// Apart from `Memory`, which a vector would have to be copied into.
+    Vector(Arc<Vec<u8>>),
+    #[cfg(not(target_arch = "wasm32"))]
     Mapped(Arc<memmap2::Mmap>),
 }
 
@@ -25,18 +28,28 @@ impl Bytes {
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened or mapped.
+    /// When the file cannot be opened or mapped: always in browsers, which have no files.
     pub fn map(path: &Path) -> std::io::Result<Self> {
         let file = open_regular(path)?;
         if file.metadata()?.len() == 0 {
             return Ok(Self(Inner::Memory(Arc::from([]))));
         }
+        Self::map_file(&file)
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn map_file(_file: &File) -> std::io::Result<Self> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn map_file(file: &File) -> std::io::Result<Self> {
         // SAFETY: the map is read-only, owned by this value, and as long as the file was when it was mapped, so the slice
         // that `deref` lends is valid while the map lives, provided that nobody changes the file meanwhile. That no
         // program can ensure; it is asked of the caller above. Should it happen all the same, the damage is bounded:
         // the bytes are untrusted anyway, offsets are copied out when they are checked and never read from the map
         // again, so that other bytes give other numbers, not other addresses.
-        let map = unsafe { memmap2::Mmap::map(&file)? };
+        let map = unsafe { memmap2::Mmap::map(file)? };
         Ok(Self(Inner::Mapped(Arc::new(map))))
     }
 
@@ -85,6 +98,8 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Inner::Memory(bytes) => bytes,
+            Inner::Vector(bytes) => bytes,
+            #[cfg(not(target_arch = "wasm32"))]
             Inner::Mapped(map) => map,
         }
     }
@@ -98,16 +113,32 @@ impl From<Arc<[u8]>> for Bytes {
 
 impl From<Vec<u8>> for Bytes {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Inner::Memory(bytes.into()))
+        Self(Inner::Vector(Arc::new(bytes)))
     }
 }
 
 impl std::fmt::Debug for Bytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.0 {
-            Inner::Memory(_) => "in memory",
+            Inner::Memory(_) | Inner::Vector(_) => "in memory",
+            #[cfg(not(target_arch = "wasm32"))]
             Inner::Mapped(_) => "mapped",
         };
         write!(f, "{} bytes, {kind}", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_not_copied() {
+        let vector = vec![7u8; 100];
+        let at = vector.as_ptr();
+        let bytes = Bytes::from(vector);
+        assert_eq!((bytes.as_ptr(), bytes.clone().as_ptr(), bytes.len()), (at, at, 100));
+        let shared: Arc<[u8]> = Arc::from([1u8, 2, 3]);
+        assert_eq!(Bytes::from(shared.clone()).as_ptr(), shared.as_ptr());
     }
 }

@@ -114,8 +114,7 @@ pub enum TensorError {
 }
 
 fn supported() -> String {
-    let names: Vec<_> = DType::ALL.iter().filter(|&&d| d != DType::U32).map(|d| d.name()).collect();
-    names.join(", ")
+    DType::WEIGHTS.map(DType::name).join(", ")
 }
 
 impl Checkpoint {

@@ -222,15 +222,18 @@ fn every_broken_folder_gives_the_error_that_names_it() {
     };
     let escapes = ["../x.safetensors", "/etc/passwd", "a/../../x", "", ".", "..\\x"].map(escape);
     let mut cases: Vec<(Vec<NamedFile<'_>>, &str)> = vec![
-        (vec![], "DIR has no config.json: not the folder of a Hugging Face checkpoint"),
+        (
+            vec![],
+            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists",
+        ),
         (
             vec![("x.gguf", b"GGUF")],
-            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
+            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists; \
              for the GGUF file in it give DIR/x.gguf",
         ),
         (
             vec![("model.safetensors", &model)],
-            "DIR has no config.json: not the folder of a Hugging Face checkpoint; \
+            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists; \
              it has model.safetensors: download the config.json that belongs to it",
         ),
         (vec![("config.json", b"")], "DIR/config.json: the file is empty: the download did not finish"),
@@ -243,15 +246,18 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             vec![("config.json", POINTER)],
             "DIR/config.json: a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
         ),
-        (vec![CONFIG], "DIR has neither model.safetensors nor model.safetensors.index.json"),
+        (
+            vec![CONFIG],
+            "DIR has neither model.safetensors nor model.safetensors.index.json: fetch them into the folder",
+        ),
         (
             vec![CONFIG, ("pytorch_model.bin", b"PK\x03\x04")],
-            "DIR has neither model.safetensors nor model.safetensors.index.json; \
+            "DIR has neither model.safetensors nor model.safetensors.index.json: fetch them into the folder; \
              it has the pickle pytorch_model.bin, which is not read: convert it to safetensors",
         ),
         (
             vec![CONFIG, ("model-00001-of-00002.safetensors", &model)],
-            "DIR has neither model.safetensors nor model.safetensors.index.json; \
+            "DIR has neither model.safetensors nor model.safetensors.index.json: fetch them into the folder; \
              it has model-00001-of-00002.safetensors, but not under the names the format knows",
         ),
         (
@@ -331,7 +337,10 @@ fn files_that_are_no_checkpoint_are_named() {
         assert_eq!(&refusal(&dir.path().join("f"), dir.path()), want);
     }
     let dir = folder(&[]);
-    assert_eq!(refusal(&dir.path().join("f"), dir.path()), "DIR/f: No such file or directory (os error 2)");
+    assert_eq!(
+        refusal(&dir.path().join("f"), dir.path()),
+        "DIR/f does not exist: give the path of a GGUF file or of a Hugging Face checkpoint's folder"
+    );
 }
 
 #[test]
@@ -408,7 +417,7 @@ fn links_are_followed_but_not_to_devices() {
     symlink("../blobs/0123", dir.path().join("model.safetensors")).expect("a link");
     assert_eq!(
         refusal(dir.path(), dir.path()),
-        "DIR has neither model.safetensors nor model.safetensors.index.json; \
+        "DIR has neither model.safetensors nor model.safetensors.index.json: fetch them into the folder; \
          model.safetensors (a link to ../blobs/0123, which is gone)"
     );
     std::fs::remove_file(dir.path().join("model.safetensors")).expect("the link");

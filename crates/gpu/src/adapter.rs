@@ -129,7 +129,9 @@ async fn absent(index: usize, backends: Option<Backends>) -> String {
 }
 
 /// Where adapters come from.
-const INSTALL: &str = if cfg!(target_os = "linux") {
+const INSTALL: &str = if cfg!(target_arch = "wasm32") {
+    "the browser offers no WebGPU here, for which it needs a secure page and a GPU that it does not block"
+} else if cfg!(target_os = "linux") {
     "install the Vulkan driver of its vendor and the loader (packages like `libvulkan1`); for a GPU in software, Mesa's \
      drivers (packages like `mesa-vulkan-drivers`)"
 } else if cfg!(target_os = "windows") {

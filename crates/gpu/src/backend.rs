@@ -42,7 +42,7 @@ impl GpuBackend {
     /// No memory for the buffers, or the device is lost.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn copy_bandwidth(&self, bytes: u64) -> Result<f64, DeviceError> {
-        crate::probe::copy_bandwidth(&self.gpu, bytes)
+        crate::copy::copy_bandwidth(&self.gpu, bytes)
     }
 
     /// Takes the device away from everything on it, for tests of what happens then.
@@ -63,6 +63,10 @@ impl Backend for GpuBackend {
     fn memory_limit(&self) -> Option<u64> {
         // What a software adapter states is a constant of its driver.
         self.gpu.info.memory.filter(|_| self.gpu.info.kind != "software")
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
     }
 
     fn weight(&self, desc: &WeightDesc, source: &dyn RowSource) -> Result<WeightHandle, DeviceError> {

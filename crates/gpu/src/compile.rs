@@ -5,7 +5,7 @@ use std::sync::Arc;
 use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc, WeightUse};
 use graph::validate::StepLayout;
 use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortId, PortKind, Selection, ValueId};
-use tensor::ops::{Activation, Binary, KV_BLOCK};
+use tensor::ops::{Activation, Binary};
 use tensor::{DType, Op};
 
 use crate::device::{Gpu, Pipeline};
@@ -13,7 +13,12 @@ use crate::kernel::Kernel;
 use crate::operand::{Resolver, RowsArg};
 use crate::pack::BLOCK;
 use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
-use crate::select::{self, Elementwise, KvKernel, SPLIT, SPLIT_ROWS};
+use crate::select::{self, Elementwise};
+
+mod products;
+mod sequences;
+
+mod sample;
 
 /// Words that values are aligned to.
 const ALIGN: usize = 64;
@@ -102,6 +107,7 @@ pub(crate) fn compile(
         acts: 0,
         parts: 0,
         quantised: None,
+        norm: None,
         steps: vec![],
         selections: vec![],
     };
@@ -142,6 +148,9 @@ pub(crate) fn compile(
         compiler.node(node)?;
     }
     let Compiler { weights, seq_at, start_at, status, ropes, acts, parts, steps, selections, .. } = compiler;
+    // Rows that were gathered are not those of the step: then it is not known whose values a kernel refused.
+    let of_step = |n: &Node| graph.row_scalar().is_none_or(|r| graph.value(n.inputs[0]).bound == Some(r));
+    let refuses_rows = graph.nodes.iter().all(|n| !matches!(n.op, Op::Route { .. }) || of_step(n));
 
     let states: Vec<_> = graph.ports.iter().filter(|p| p.kind == PortKind::State).collect();
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
@@ -173,12 +182,11 @@ pub(crate) fn compile(
         outputs,
         steps,
         step_words: intermediates,
-        outputs_at,
-        output_words: words - outputs_at,
         extents,
         seq_at,
         start_at,
         status,
+        refuses_rows,
         ropes,
         acts: gpu.scratch("activations", 4 * acts_words(acts) as u64)?,
         meta_at: 4 * (acts * BLOCK / 4).next_multiple_of(ALIGN) as u64,
@@ -227,6 +235,8 @@ struct Compiler<'a> {
     parts: usize,
     /// The value whose blocks are in scratch, so that consecutive products share them.
     quantised: Option<ValueId>,
+    /// The last norm of whole rows: its result, the steps up to it, and whether it adds.
+    norm: Option<(ValueId, usize, bool)>,
     steps: Vec<Step>,
     selections: Vec<Selection>,
 }
@@ -406,79 +416,27 @@ impl Compiler<'_> {
         if self.quantised == Some(x) {
             return Ok(());
         }
+        self.quantised = Some(x);
+        // A norm right before leaves the codes itself.
+        if let Some((value, after, add)) = self.norm
+            && (value, after) == (x, self.steps.len())
+            && self.gpu.capabilities.fused
+        {
+            let kernel = select::rms_norm(&self.gpu.capabilities, rows.width, add, true);
+            let pipeline = self.gpu.pipeline(&kernel)?;
+            let step = &mut self.steps[after - 1];
+            step.pipeline = pipeline;
+            step.args.extend([Arg::Acts, Arg::Meta]);
+            let selection = &mut self.selections[step.selection];
+            selection.kernel = kernel.name();
+            selection.reason.push_str(", with its codes");
+            return Ok(());
+        }
         let mut params = rows.counts().to_vec();
         params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
-        let grid = [blocks.div_ceil(64), rows.rows, 1];
+        let grid = [blocks.div_ceil(8), rows.rows, 1];
         let args = vec![Arg::Acts, Arg::Meta];
-        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)?;
-        self.quantised = Some(x);
-        Ok(())
-    }
-
-    /// Products of one input, a dispatch for each type of weights where their storage allows.
-    fn products(
-        &mut self,
-        node: &Node,
-        matrices: &[(usize, Option<usize>, ValueId)],
-    ) -> Result<(), DeviceError> {
-        let mut done = vec![false; matrices.len()];
-        for first in 0..matrices.len() {
-            if done[first] {
-                continue;
-            }
-            let dtype = self.weights[matrices[first].0].dtype;
-            let same: Vec<_> = (first..matrices.len())
-                .filter(|i| !done[*i] && self.weights[matrices[*i].0].dtype == dtype)
-                .collect();
-            same.iter().for_each(|i| done[*i] = true);
-            let same: Vec<_> = same.into_iter().map(|i| matrices[i]).collect();
-            self.product(node, dtype, &same, None)?;
-        }
-        Ok(())
-    }
-
-    /// Products with matrices of one type; with `experts`, the ids of each row's expert and how many there are.
-    fn product(
-        &mut self,
-        node: &Node,
-        dtype: DType,
-        matrices: &[(usize, Option<usize>, ValueId)],
-        experts: Option<(u32, usize)>,
-    ) -> Result<(), DeviceError> {
-        let integer = self.precision == Precision::Fast && dtype.is_quantised();
-        if integer {
-            self.quantise(node, node.inputs[0])?;
-        }
-        let x = self.last(node, node.inputs[0])?;
-        let out = self.last(node, matrices[0].2)?;
-        let m = select::Matmul { dtype, integer, experts: experts.is_some(), rows: out.rows };
-        let Some(kernel) = select::matmul(&self.gpu.capabilities, m) else {
-            return self.unsupported(node, format!("{dtype} is not a type of weights"));
-        };
-        let k = x.width;
-        let mut params = out.counts().to_vec();
-        params.extend([k.div_ceil(BLOCK), k, x.at, x.stride, 0, 0, 0].map(|v| v as u32));
-        let expert_rows = experts.map(|_| out.width);
-        let share = out.rows / x.rows.max(1);
-        let (ids, experts) = experts.unwrap_or((0, 1));
-        params.extend([ids, out.width as u32, 0, share.max(1) as u32, experts as u32]);
-        let mut segments = vec![];
-        for (weight, bias, out) in matrices {
-            let out = self.last(node, *out)?;
-            segments.push(Segment {
-                weight: *weight,
-                bias: *bias,
-                out: [out.at, out.stride],
-                rows_per_group: kernel.rows * kernel.tiles,
-                expert_rows,
-            });
-        }
-        let mut args = vec![Arg::Chunk, Arg::Chunk, Arg::Biases];
-        if integer {
-            args.extend([Arg::Acts, Arg::Meta]);
-        }
-        let grid = [1, out.rows.div_ceil(kernel.columns), 1];
-        self.push(node, &kernel.kernel, kernel.reason, params, args, grid, Use::Matrices(segments))
+        self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)
     }
 
     fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
@@ -559,6 +517,8 @@ impl Compiler<'_> {
                 self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
             }
             Op::ShortConv => self.short_conv(node),
+            Op::Sample => self.sample(node),
+            Op::Feed => self.feed(node),
         }
     }
 
@@ -657,15 +617,12 @@ impl Compiler<'_> {
         params.extend([eps.to_bits(), inner as u32]);
         let fix = Use::Elements { weight, parameter: 12 };
         let args = vec![Arg::Elements(weight)];
-        self.push(
-            node,
-            &select::rms_norm(add),
-            "a workgroup a row",
-            params,
-            args,
-            [out.rows * inner, 1, 1],
-            fix,
-        )
+        let kernel = select::rms_norm(&self.gpu.capabilities, width, add, false);
+        self.push(node, &kernel, "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)?;
+        if inner == 1 {
+            self.norm = Some((*node.outputs.last().unwrap_or(&node.inputs[0]), self.steps.len(), add));
+        }
+        Ok(())
     }
 
     /// First word of the table of cosines and sines of `pos`, which the host fills in for every step.
@@ -695,146 +652,5 @@ impl Compiler<'_> {
         });
         self.step_words += (2 * half * pos.width).next_multiple_of(ALIGN);
         Ok(at)
-    }
-
-    fn rope(&mut self, node: &Node, magnitude: f32) -> Result<(), DeviceError> {
-        let table = self.rope_table(node, magnitude)?;
-        let (x, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
-        let head_dim = self.resolver.shape(node.inputs[0]).last();
-        let half = self.resolver.shape(node.inputs[2]).elements();
-        let heads = x.width / head_dim.max(1);
-        let mut params = out.counts().to_vec();
-        params.extend(
-            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table]
-                .map(|v| v as u32),
-        );
-        let grid = [(heads * (head_dim - half)).div_ceil(64), out.rows, 1];
-        let reason = "angles by the host, in f64";
-        self.push(node, &select::rope(), reason, params, vec![], grid, Use::None)
-    }
-
-    /// What kernels know of the cache: its heads and rows, and blocks and entries of the page table.
-    fn cache(&self, node: &Node, k_dim: usize) -> Result<(usize, KvKernel, usize, [usize; 2]), DeviceError> {
-        let state = self.state(node)?;
-        let id = node.inputs[node.op.state_operand().unwrap_or(0)];
-        let value = self.resolver.graph.value(id);
-        let half = match value.dtype {
-            DType::F32 => false,
-            DType::F16 => true,
-            other => return self.unsupported(node, format!("a KV cache of {other}")),
-        };
-        let dims = value.layout.shape.dims();
-        let pages = node.op.roles().iter().position(|r| *r == "pages").map(|i| node.inputs[i]);
-        let table = pages.map_or(0, |id| self.resolver.shape(id).last());
-        let kernel = KvKernel { half, k_dim, v_dim: dims[3] - k_dim };
-        Ok((state, kernel, dims[2], [dims[0], table]))
-    }
-
-    fn kv_write(&mut self, node: &Node) -> Result<(), DeviceError> {
-        let k_dim = self.resolver.shape(node.inputs[0]).last();
-        let (state, kernel, heads, [blocks, table]) = self.cache(node, k_dim)?;
-        let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
-        let (pos, pages, seq) =
-            (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
-        let mut params = k.counts().to_vec();
-        params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
-        params.extend([pos, seq, pages]);
-        let grid = [heads, k.rows, 1];
-        let args = vec![Arg::State(state)];
-        self.push(node, &select::kv_write(kernel), "paged cache", params, args, grid, Use::None)
-    }
-
-    fn attention(
-        &mut self,
-        node: &Node,
-        scale: f32,
-        window: Option<u32>,
-        softcap: Option<f32>,
-    ) -> Result<(), DeviceError> {
-        let shape = self.resolver.shape(node.inputs[0]);
-        let (heads, k_dim) = (shape.dims()[1], shape.last());
-        let (state, kernel, kv_heads, [blocks, table]) = self.cache(node, k_dim)?;
-        let (q, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
-        let splits = (table * KV_BLOCK).div_ceil(SPLIT).max(1);
-        let split = out.rows <= SPLIT_ROWS && splits > 1;
-        let step = [2, 3, 5].map(|i| self.words(node, node.inputs[i]));
-        let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
-        let window = window.unwrap_or(u32::MAX);
-        let mut params = out.counts().to_vec();
-        params.extend(
-            [heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride]
-                .map(|v| v as u32),
-        );
-        params.extend([pos, until, self.seq(node)?, pages, scale.to_bits(), window]);
-        params.extend([softcap.unwrap_or(0.0).to_bits(), u32::from(softcap.is_some())]);
-        if !split {
-            let grid = [1, heads, out.rows];
-            let reason = "a workgroup a row and head";
-            let args = vec![Arg::State(state)];
-            return self.push(node, &select::attention(kernel, false), reason, params, args, grid, Use::None);
-        }
-        self.parts = self.parts.max(out.rows * heads * splits * (kernel.v_dim + 2));
-        let args = vec![Arg::State(state), Arg::Parts];
-        let reason = "few rows: a workgroup a split of keys";
-        let grid = [splits, heads, out.rows];
-        self.push(node, &select::attention(kernel, true), reason, params, args, grid, Use::None)?;
-        let mut params = out.counts().to_vec();
-        params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
-        params.extend([pos, until, window]);
-        let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
-        self.push(
-            node,
-            &select::merge(kernel.v_dim),
-            "splits in order",
-            params,
-            vec![Arg::Parts],
-            grid,
-            Use::None,
-        )
-    }
-
-    fn route(&mut self, node: &Node, k: usize, renormalise: bool) -> Result<(), DeviceError> {
-        let logits = self.last(node, node.inputs[0])?;
-        let (weights, ids) = (self.last(node, node.outputs[0])?, self.last(node, node.outputs[1])?);
-        let status = self.status.map_or(0, |(at, _)| at);
-        let mut params = logits.counts().to_vec();
-        params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
-        params.extend(
-            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status]
-                .map(|v| v as u32),
-        );
-        let grid = [logits.rows.div_ceil(64), 1, 1];
-        self.push(node, &select::route(), "a row a lane", params, vec![], grid, Use::None)
-    }
-
-    fn experts(&mut self, node: &Node) -> Result<(), DeviceError> {
-        let weight = self.matrix(node, node.inputs[1])?;
-        let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
-        let &[experts, _, _] = shape.dims() else { return self.unsupported(node, "experts have three axes") };
-        let ids = self.words(node, node.inputs[2])?;
-        self.product(node, dtype, &[(weight, None, node.outputs[0])], Some((ids, experts)))
-    }
-
-    fn short_conv(&mut self, node: &Node) -> Result<(), DeviceError> {
-        let state = self.state(node)?;
-        let weight = self.elements(node, node.inputs[1])?;
-        let past = self.resolver.shape(node.inputs[2]).dims()[1];
-        let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
-        let step = [3, 4, 5, 6].map(|i| self.words(node, node.inputs[i]));
-        let [pos, extents, slots, snap] =
-            [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
-        let Some(start) = self.start_at else {
-            return self.unsupported(node, "the extents must be an input");
-        };
-        let value = self.resolver.graph.value(node.inputs[4]);
-        let seqs = value.layout.shape.elements();
-        let bound = value.bound.map_or(u32::MAX, |b| b.0);
-        let mut params = vec![seqs as u32, bound, 1];
-        params.extend([x.width, x.at, x.stride, out.at, out.stride, 0].map(|v| v as u32));
-        params.extend([pos, start as u32, extents, slots, snap]);
-        let grid = [x.width.div_ceil(64), seqs, 1];
-        let fix = Use::Elements { weight, parameter: 8 };
-        let args = vec![Arg::Elements(weight), Arg::State(state)];
-        self.push(node, &select::short_conv(past), "a channel a lane", params, args, grid, fix)
     }
 }

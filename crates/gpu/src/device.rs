@@ -34,6 +34,17 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Keeps an error until somebody asks.
+    pub(crate) fn note(&self, error: wgpu::Error) {
+        let error = match error {
+            wgpu::Error::OutOfMemory { .. } => {
+                DeviceError::Memory { device: "gpu".into(), what: "a buffer or pipeline".into(), bytes: 0 }
+            }
+            other => DeviceError::Lost(format!("the driver refused: {other}")),
+        };
+        lock(&self.error).get_or_insert(error);
+    }
+
     /// The error that the driver has reported since the last call, or that the device is lost.
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
         if let Some(reason) = self.lost() {
@@ -67,24 +78,14 @@ impl Gpu {
     ) -> Result<Arc<Gpu>, DeviceError> {
         let faults = Arc::new(Faults::default());
         let seen = faults.clone();
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            let error = match error {
-                wgpu::Error::OutOfMemory { .. } => DeviceError::Memory {
-                    device: "gpu".into(),
-                    what: "a buffer or pipeline".into(),
-                    bytes: 0,
-                },
-                other => DeviceError::Lost(format!("the driver refused: {other}")),
-            };
-            lock(&seen.error).get_or_insert(error);
-        }));
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| seen.note(error)));
         let seen = faults.clone();
         device.set_device_lost_callback(move |reason, message| {
             lock(&seen.lost).get_or_insert(format!("{message} ({reason:?})"));
         });
         let limits = device.limits();
-        let capabilities = Capabilities::new(&info, device.features(), families);
-        let gpu = Arc::new(Gpu {
+        let capabilities = Capabilities::new(&info, device.features(), &limits, families);
+        let gpu = Gpu {
             #[cfg(not(target_arch = "wasm32"))]
             poller: crate::poll::Poller::new(&device)?,
             info,
@@ -95,9 +96,11 @@ impl Gpu {
             faults,
             pipelines: Mutex::default(),
             scratch: Mutex::default(),
-        });
+        };
+        #[cfg(not(target_arch = "wasm32"))] // where nothing can wait for an answer
+        let gpu = crate::probe::run(gpu)?;
         gpu.check()?;
-        Ok(gpu)
+        Ok(Arc::new(gpu))
     }
 
     /// As [`Faults::check`].
@@ -161,7 +164,12 @@ impl Gpu {
             label: Some(&name),
             source: wgpu::ShaderSource::Wgsl(source.into()),
         };
-        let module = self.device.create_shader_module(desc);
+        // SAFETY: kernels index by what the compiler laid out, which lies inside of what is bound, and by step inputs that
+        // `graph::validate` has let through; ids of tables and experts, which nothing validates, are compared or clamped in
+        // the kernels. Their loops end: each counts up to a number that is fixed before it. With the checks, every
+        // access is clamped and every loop counted, which costs a product most of its speed.
+        let module =
+            unsafe { self.device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked()) };
         let entry = |(i, binding): (usize, &Binding)| wgpu::BindGroupLayoutEntry {
             binding: i as u32,
             visibility: wgpu::ShaderStages::COMPUTE,

@@ -7,6 +7,8 @@
 mod adapter;
 mod backend;
 mod compile;
+#[cfg(not(target_arch = "wasm32"))]
+mod copy;
 mod device;
 mod kernel;
 mod memory;
@@ -22,6 +24,7 @@ mod slab;
 mod state;
 mod template;
 mod timing;
+mod verdict;
 mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};

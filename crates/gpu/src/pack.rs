@@ -107,8 +107,7 @@ fn store_codes(q: &[u8; BLOCK], bits: usize, codes: &mut [u32], high: &mut [u32]
     for (i, &code) in q.iter().enumerate() {
         let (group, lane) = (i / 4, i % 4);
         codes[group / 2] |= u32::from(code & 15) << (8 * lane + 4 * (group % 2));
-        if bits > 0 {
-            let per_word = 8 / bits;
+        if let Some(per_word) = 8usize.checked_div(bits) {
             let at = 8 * lane + bits * (group % per_word);
             high[group / per_word] |= u32::from(code >> 4) << at;
         }

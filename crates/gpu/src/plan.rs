@@ -34,14 +34,13 @@ pub(crate) struct PlanInner {
     pub(crate) steps: Vec<Step>,
     /// Words at the start of the arena that each step writes.
     pub(crate) step_words: usize,
-    /// First word of the outputs and how many there are.
-    pub(crate) outputs_at: usize,
-    pub(crate) output_words: usize,
     pub(crate) extents: Option<Extents>,
     pub(crate) seq_at: Option<usize>,
     pub(crate) start_at: Option<usize>,
     /// First word and rows, see the compiler.
     pub(crate) status: Option<(usize, usize)>,
+    /// Marked rows are rows of the step.
+    pub(crate) refuses_rows: bool,
     pub(crate) ropes: Vec<RopeTable>,
     pub(crate) arena: wgpu::Buffer,
     pub(crate) acts: wgpu::Buffer,
@@ -124,14 +123,28 @@ struct GpuInstance {
     inputs: Vec<u32>,
     scalars: Vec<u32>,
     serial: u64,
-    encoded: Option<(u64, wgpu::CommandBuffer)>,
+    encoded: Option<u64>,
+    /// The commands of the next submission, which are the same for each: made while the last one runs.
+    commands: Option<wgpu::CommandBuffer>,
     flight: Option<Flight>,
-    /// The scalars of the submission whose outputs can be read.
-    ran: Vec<u32>,
+    /// Outputs that the encoded step asks for.
+    wanted: Vec<Read>,
+    /// Those of the submission whose outputs can be read.
+    reads: Vec<Read>,
 }
 
-/// What a submission leaves: its outputs.
-type Flight = Arc<OnceLock<Result<Vec<f32>, DeviceError>>>;
+/// An output that is copied for reading.
+struct Read {
+    name: String,
+    /// First word in the arena.
+    from: usize,
+    /// First word in the readback buffer, and how many.
+    at: usize,
+    words: usize,
+}
+
+/// What a submission leaves: what was read back.
+type Flight = Arc<OnceLock<Result<Vec<u32>, DeviceError>>>;
 
 impl GpuInstance {
     fn new(
@@ -143,7 +156,7 @@ impl GpuInstance {
         let gpu = plan.gpu.clone();
         let scalars_buffer = gpu.buffer("scalars", 4 * SCALARS as u64, U::UNIFORM | U::COPY_DST)?;
         let status = plan.status.map_or(0, |(_, rows)| rows);
-        let readback_bytes = 4 * (plan.output_words + status) as u64;
+        let readback_bytes = 4 * (plan.outputs.iter().map(|o| o.elements).sum::<usize>() + status) as u64;
         let readback = gpu.buffer("readback", readback_bytes, U::MAP_READ | U::COPY_DST)?;
 
         // The parameters of all dispatches lie in one buffer, each at an offset that a binding may have.
@@ -214,8 +227,10 @@ impl GpuInstance {
             scalars: vec![],
             serial: 0,
             encoded: None,
+            commands: None,
             flight: None,
-            ran: vec![],
+            wanted: vec![],
+            reads: vec![],
         })
     }
 
@@ -286,16 +301,49 @@ impl GpuInstance {
         if let Some(timing) = &self.timing {
             timing.resolve(&mut encoder);
         }
-        let words = plan.output_words as u64;
-        if words > 0 {
-            let from = 4 * plan.outputs_at as u64;
-            encoder.copy_buffer_to_buffer(&plan.arena, from, &self.readback, 0, Some(4 * words));
-        }
-        if let Some((at, rows)) = plan.status {
-            let (from, to, bytes) = (4 * at as u64, 4 * words, 4 * rows as u64);
-            encoder.copy_buffer_to_buffer(&plan.arena, from, &self.readback, to, Some(bytes));
-        }
         encoder.finish()
+    }
+
+    /// Copies what the encoded step asks for to where the host can read it. Apart from the kernels: it differs from step to
+    /// step.
+    fn copies(&self) -> wgpu::CommandBuffer {
+        let plan = &*self.plan;
+        let mut encoder = plan.gpu.device.create_command_encoder(&Default::default());
+        let mut copy = |from: usize, to: usize, words: usize| {
+            let [from, to, bytes] = [from, to, words].map(|words| 4 * words as u64);
+            if bytes > 0 {
+                encoder.copy_buffer_to_buffer(&plan.arena, from, &self.readback, to, Some(bytes));
+            }
+        };
+        plan.status.into_iter().for_each(|(at, rows)| copy(at, 0, rows));
+        self.wanted.iter().for_each(|read| copy(read.from, read.at, read.words));
+        encoder.finish()
+    }
+
+    /// What the encoded step asks for: real rows alone, behind the marks of refused rows.
+    fn want(&mut self, outputs: &[&str]) {
+        let mut at = self.plan.status.map_or(0, |(_, rows)| rows);
+        self.wanted.clear();
+        for info in self.plan.outputs.iter().filter(|o| outputs.contains(&o.name.as_str())) {
+            let words = info.bound.map_or(info.elements, |(scalar, per)| self.scalars[scalar] as usize * per);
+            self.wanted.push(Read { name: info.name.clone(), from: info.at, at, words });
+            at += words;
+        }
+    }
+
+    /// The real elements of an output.
+    fn read(&self, name: &str, dtype: DType) -> Result<&[u32], DeviceError> {
+        let asked: Vec<String> = self.reads.iter().map(|r| r.name.clone()).collect();
+        graph::validate::readable(&self.plan.layout, &asked, name, dtype)?;
+        let values = match self.flight.as_ref().and_then(|f| f.get()) {
+            Some(Ok(values)) => values,
+            Some(Err(error)) => return Err(error.clone()),
+            None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
+        };
+        match self.reads.iter().find(|r| r.name == name) {
+            Some(read) => Ok(&values[read.at..read.at + read.words]),
+            None => unreachable!("it was asked for"),
+        }
     }
 }
 
@@ -420,68 +468,69 @@ impl Instance for GpuInstance {
         let plan = self.plan.clone();
         plan.layout.encode(step, &mut self.inputs[..plan.layout.words()], &mut self.scalars)?;
         self.derive();
+        self.want(step.outputs);
         self.serial += 1;
-        self.encoded = Some((self.serial, self.commands()));
+        self.encoded = Some(self.serial);
+        if self.commands.is_none() {
+            self.commands = Some(self.commands());
+        }
         self.host_nanos = nanos_since(start);
         Ok(Encoded { serial: self.serial })
     }
 
     fn submit(&mut self, encoded: Encoded) -> Fence {
-        let commands = match self.encoded.take() {
-            Some((serial, commands)) if serial == encoded.serial && !self.is_busy() => commands,
-            _ => {
-                let problem = "only the latest encoding of an idle instance can be submitted";
-                return Fence::failed(DeviceError::Busy(problem.into()));
-            }
-        };
+        if self.is_busy() || self.encoded.take() != Some(encoded.serial) {
+            let problem = "only the latest encoding of an idle instance can be submitted";
+            return Fence::failed(DeviceError::Busy(problem.into()));
+        }
+        let start = self.clock();
+        let commands = self.commands.take().unwrap_or_else(|| self.commands());
         let gpu = self.plan.gpu.clone();
         if let Err(error) = gpu.check() {
             return Fence::failed(error);
         }
-        let start = self.clock();
         gpu.queue.write_buffer(&self.plan.arena, 0, bytemuck::cast_slice(&self.inputs));
         let mut scalars = [0u32; SCALARS];
         scalars[..self.scalars.len()].copy_from_slice(&self.scalars);
         gpu.queue.write_buffer(&self.scalars_buffer, 0, bytemuck::cast_slice(&scalars));
-        let submission = gpu.queue.submit([commands]);
+        let (submission, verdict) = gpu.submit([commands, self.copies()]);
 
         let (signal, fence) = fence();
         let flight = Flight::default();
-        let status = self.plan.status.map(|_| self.plan.output_words);
+        let status = self.plan.status.map_or(0, |(_, rows)| rows);
+        let of_step = self.plan.refuses_rows;
+        self.reads = std::mem::take(&mut self.wanted);
+        // At least a word, so that there is something to wait for.
+        let words = self.reads.last().map_or(status, |r| r.at + r.words).max(1);
+        let bytes = 4 * words as u64;
         let (slot, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
-        self.readback.map_async(wgpu::MapMode::Read, .., move |mapped| {
-            let read = match mapped {
-                Ok(()) => read(&buffer),
-                Err(_) => Err(DeviceError::Lost(
-                    faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
-                )),
-            };
-            let read = faults.check().and(read);
-            let result = read.as_ref().map_err(Clone::clone).and_then(|values| marked(values, status));
-            let _ = slot.set(read);
-            signal.set(result);
+        self.readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
+            verdict.then(faults.clone(), move || {
+                let read = match mapped {
+                    Ok(()) => read(&buffer, bytes),
+                    Err(_) => Err(DeviceError::Lost(
+                        faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
+                    )),
+                };
+                let read = faults.check().and(read);
+                let result = read.as_ref().map_err(Clone::clone).and_then(|v| marked(&v[..status], of_step));
+                let _ = slot.set(read);
+                signal.set(result);
+            });
         });
         gpu.wake_after(submission);
-        self.host_nanos += nanos_since(start);
         self.flight = Some(flight);
-        self.ran.clone_from(&self.scalars);
+        self.commands = Some(self.commands());
+        self.host_nanos += nanos_since(start);
         fence
     }
 
     fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
-        let unknown = || DeviceError::Binding {
-            port: name.to_owned(),
-            problem: "is not an output of this plan".into(),
-        };
-        let info = self.plan.outputs.iter().find(|o| o.name == name).ok_or_else(unknown)?;
-        let values = match self.flight.as_ref().and_then(|f| f.get()) {
-            Some(Ok(values)) => values,
-            Some(Err(error)) => return Err(error.clone()),
-            None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
-        };
-        let len = info.bound.map_or(info.elements, |(scalar, per)| self.ran[scalar] as usize * per);
-        let at = info.at - self.plan.outputs_at;
-        Ok(&values[at..at + len])
+        self.read(name, DType::F32).map(bytemuck::cast_slice)
+    }
+
+    fn words(&self, name: &str) -> Result<&[u32], DeviceError> {
+        self.read(name, DType::U32)
     }
 
     fn profile(&self) -> Option<StepProfile> {
@@ -502,21 +551,21 @@ fn nanos_since(start: Option<Instant>) -> u64 {
 }
 
 /// What was read back.
-fn read(buffer: &wgpu::Buffer) -> Result<Vec<f32>, DeviceError> {
-    let range = buffer.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
-    let values: Vec<f32> = bytemuck::pod_collect_to_vec(&range);
+fn read(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u32>, DeviceError> {
+    let range = buffer.slice(..bytes).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
+    let values: Vec<u32> = bytemuck::pod_collect_to_vec(&range);
     drop(range);
     buffer.unmap();
     Ok(values)
 }
 
-/// The rows that kernels marked, behind the outputs from `status` on.
-fn marked(values: &[f32], status: Option<usize>) -> Result<(), DeviceError> {
-    let marks = status.map_or(&[][..], |at| &values[at..]);
-    let rows: Vec<u32> = (0..).zip(marks).filter(|(_, mark)| **mark != 0.0).map(|(row, _)| row).collect();
+/// The rows that kernels marked, when they are `of_step`.
+fn marked(marks: &[u32], of_step: bool) -> Result<(), DeviceError> {
+    let rows: Vec<u32> = (0..).zip(marks).filter(|(_, mark)| **mark != 0).map(|(row, _)| row).collect();
     if rows.is_empty() {
         return Ok(());
     }
+    let rows = if of_step { rows } else { vec![] };
     let problem = "the router's logits are not numbers, or none is finite".to_owned();
     Err(DeviceError::Numeric { op: "route".into(), problem, rows })
 }

@@ -1,44 +1,41 @@
-//! What the device's memory can do: the limit that kernels are compared with.
-
-use std::time::Instant;
+//! What a device claims is tried before kernels rely on it.
 
 use graph::backend::DeviceError;
+use wgpu::BufferUsages as U;
 
 use crate::device::Gpu;
+use crate::select;
 
-/// Measurements; the best counts.
-const PASSES: usize = 5;
-/// A measurement lasts at least so long, so that submitting it does not count.
-const SECONDS: f64 = 0.05;
+/// Lanes of the probe, each of which leaves a word.
+const LANES: u64 = 1024;
 
-/// Bytes read and written a second when one half of `bytes` is copied to the other.
-pub(crate) fn copy_bandwidth(gpu: &Gpu, bytes: u64) -> Result<f64, DeviceError> {
-    use wgpu::BufferUsages as U;
-    let half = (bytes / 2).clamp(4096, gpu.limits.max_buffer_size) & !255;
-    let usage = U::COPY_SRC | U::COPY_DST;
-    let buffers = [gpu.buffer("what is copied", half, usage)?, gpu.buffer("a copy", half, usage)?];
-    let seconds = |copies: usize| -> Result<f64, DeviceError> {
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        for i in 0..copies {
-            encoder.copy_buffer_to_buffer(&buffers[i % 2], 0, &buffers[(i + 1) % 2], 0, Some(half));
-        }
-        let commands = encoder.finish();
-        let start = Instant::now();
-        gpu.queue.submit([commands]);
-        let waited = gpu.device.poll(wgpu::PollType::wait_indefinitely());
-        waited.map_err(|e| DeviceError::Lost(e.to_string()))?;
-        gpu.check()?;
-        Ok(start.elapsed().as_secs_f64())
-    };
-    // The first submission also clears the buffers.
-    let mut copies = 1;
-    seconds(copies)?;
-    while seconds(copies)? < SECONDS {
-        copies *= 2;
+/// Runs the probes and enters what they found into the device's capabilities.
+pub(crate) fn run(mut gpu: Gpu) -> Result<Gpu, DeviceError> {
+    let kernel = select::probe_halves();
+    let pipeline = gpu.pipeline(&kernel)?;
+    let arena = gpu.buffer("probe", 4 * LANES, U::STORAGE | U::COPY_SRC)?;
+    let uniform = gpu.buffer("probe parameters", 64, U::UNIFORM)?;
+    let readback = gpu.buffer("probe readback", 4 * LANES, U::MAP_READ | U::COPY_DST)?;
+    let entries: Vec<_> = (0..)
+        .zip([&arena, &uniform, &uniform])
+        .map(|(binding, buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
+        .collect();
+    let desc = wgpu::BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
+    let group = gpu.device.create_bind_group(&desc);
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&pipeline.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups((LANES / 64) as u32, 1, 1);
     }
-    let mut best = f64::INFINITY;
-    for _ in 0..PASSES {
-        best = best.min(seconds(copies)?);
-    }
-    Ok((2 * half * copies as u64) as f64 / best)
+    encoder.copy_buffer_to_buffer(&arena, 0, &readback, 0, Some(4 * LANES));
+    gpu.queue.submit([encoder.finish()]);
+    readback.map_async(wgpu::MapMode::Read, .., |_| ());
+    gpu.drain();
+    gpu.check()?;
+    let words = readback.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
+    // A lane that found nothing wrong leaves 1; one that did not run leaves 0.
+    gpu.capabilities.exact_halves = bytemuck::pod_collect_to_vec::<u8, u32>(&words).iter().all(|w| *w == 1);
+    Ok(gpu)
 }

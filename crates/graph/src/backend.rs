@@ -3,6 +3,10 @@
 //! A backend packs weights, owns states and compiles graphs. A plan has instances, each with its own bindings and
 //! input slot and at most one submission in flight: `encode` may run while other instances execute, `submit` does not
 //! block, completion is a [`Fence`].
+//!
+//! Submissions of all the instances of a backend run in the order in which they are submitted, each on the states as the
+//! one before it left them. So storage that a submission in flight still writes can be given to the next one, and a step
+//! can take what the step before it drew ([`tensor::Op::Feed`]) although nobody has read it yet.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -169,6 +173,13 @@ pub trait Backend: Send + Sync {
     /// Memory this device has for weights, states and plans in all, in bytes, when it is known.
     fn memory_limit(&self) -> Option<u64>;
 
+    /// Whether this device is best kept one step ahead of the host: tokens are drawn on it, the next step is submitted
+    /// before they are read, and logits are read only where somebody asks for them. Not where logits lie in the host's
+    /// memory anyway.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     /// Packs a weight into the device's one layout for its type.
     ///
     /// # Errors
@@ -219,6 +230,8 @@ pub struct StepInputs<'a> {
     pub floats: &'a [(&'a str, &'a [f32])],
     /// Scalars.
     pub scalars: &'a [(&'a str, u32)],
+    /// Outputs that are to be read after the submission; a device may leave all others where they are.
+    pub outputs: &'a [&'a str],
 }
 
 /// Proof that a step was encoded, to be submitted once.
@@ -230,10 +243,12 @@ pub struct Encoded {
 
 /// One executable copy of a plan.
 pub trait Instance: Send {
-    /// Validates and stores a step's inputs. Refused while a submission is in flight.
+    /// Validates and stores a step's inputs. Refused while a submission is in flight. The ids of a gather may be any: one
+    /// at or beyond the rows of its table is no mistake and gives zeros.
     ///
     /// # Errors
-    /// A missing, misspelt, mistyped or overlong input or scalar; an index out of range; a busy instance.
+    /// A missing, misspelt, mistyped or overlong input or scalar; an index out of range; an output that there is not; a
+    /// busy instance.
     fn encode(&mut self, step: &StepInputs) -> Result<Encoded, DeviceError>;
 
     /// Starts the encoded step and returns without waiting. A failure is a fence that has failed.
@@ -243,12 +258,18 @@ pub trait Instance: Send {
     /// first axis are not included. A fence that failed with [`DeviceError::Numeric`] and its rows counts as finished.
     ///
     /// # Errors
-    /// No such output, or the submission has not finished.
+    /// No such f32 output among those that the step asked for, or the submission has not finished.
     fn output(&self, name: &str) -> Result<&[f32], DeviceError>;
 
     /// Times of the submission that has finished last; `None` when the plan was not compiled for it or the device cannot
-    /// tell.
+    /// tell. It may wait for submissions of other instances.
     fn profile(&self) -> Option<StepProfile> {
         None
     }
+
+    /// As [`Instance::output`], of a u32 output.
+    ///
+    /// # Errors
+    /// As there.
+    fn words(&self, name: &str) -> Result<&[u32], DeviceError>;
 }

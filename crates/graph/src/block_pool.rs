@@ -68,16 +68,6 @@ impl BlockPool {
         })
     }
 
-    /// Positions a block holds.
-    pub fn positions_per_block(&self) -> usize {
-        self.positions_per_block
-    }
-
-    /// Blocks in the pool.
-    pub fn total_blocks(&self) -> usize {
-        self.holders.len()
-    }
-
     /// Blocks that nobody holds.
     pub fn free_blocks(&self) -> usize {
         self.free.len()

@@ -299,16 +299,26 @@ impl Builder {
         (out.first().copied().unwrap_or(self.poison()), State { version: ring.version + 1, ..ring })
     }
 
-    /// Records any op by its documented operands; how tests reach the fused ones. `state` must be given for ops with
-    /// a state operand, whose tensor stands in `operands`.
+    /// [`Op::Feed`].
     #[track_caller]
-    pub fn op(&self, op: Op, operands: &[Tensor], state: Option<State>) -> Vec<Tensor> {
-        self.record(op, operands, state, Location::caller())
+    pub fn feed(&self, ids: Tensor, drawn: State) -> Tensor {
+        let out = self.record(Op::Feed, &[ids, drawn.tensor], Some(drawn), Location::caller());
+        out.first().copied().unwrap_or(self.poison())
     }
 
-    /// The tensor a state's version stands for, as an operand of [`Builder::op`].
-    pub fn state_tensor(&self, state: State) -> Tensor {
-        state.tensor
+    /// [`Op::Sample`]: the tokens and the next version of what was drawn. `policy` is uniform, sharpness, top_k, top_p, min_p.
+    #[track_caller]
+    pub fn sample(&self, logits: Tensor, drawn: State, into: Tensor, policy: [Tensor; 5]) -> (Tensor, State) {
+        let [uniform, sharpness, top_k, top_p, min_p] = policy;
+        let operands = [logits, drawn.tensor, into, uniform, sharpness, top_k, top_p, min_p];
+        let out = self.record(Op::Sample, &operands, Some(drawn), Location::caller());
+        (out.first().copied().unwrap_or(self.poison()), State { version: drawn.version + 1, ..drawn })
+    }
+
+    /// Records an op without a state by its documented operands; how tests reach the fused ones.
+    #[track_caller]
+    pub fn op(&self, op: Op, operands: &[Tensor]) -> Vec<Tensor> {
+        self.record(op, operands, None, Location::caller())
     }
 
     /// The mistakes so far.
@@ -510,11 +520,11 @@ impl Inner {
             }
         }
         let Some(slot) = op.state_operand() else { return Ok(()) };
-        for (role, id) in op.roles().iter().zip(inputs) {
+        for (i, (role, id)) in op.roles().iter().zip(inputs).enumerate() {
             // Kernels follow these into the state as `validate` let them through, by port.
             let value = self.graph.value(*id);
             let input = matches!(value.source, Source::Port(p) if self.graph.port(p).kind == PortKind::Input);
-            if value.dtype == DType::U32 && !input {
+            if value.dtype == DType::U32 && i != slot && !input {
                 return Err(format!("{role} must be an input itself, which is checked with every step"));
             }
         }

@@ -35,11 +35,6 @@ impl Fence {
         signal.set(Err(error));
         fence
     }
-
-    /// True once the submission has finished.
-    pub fn is_done(&self) -> bool {
-        lock(&self.0).result.is_some()
-    }
 }
 
 impl Signal {

@@ -1,4 +1,7 @@
-//! Fusions. Each turns a composed form into one op of the vocabulary whose reference is that composed form.
+//! Rewrites of recorded graphs: fusions, each of which turns a composed form into one op of the vocabulary whose reference is
+//! that composed form, and [`ahead`].
+
+pub mod ahead;
 
 use tensor::Op;
 use tensor::ops::Binary;
@@ -34,9 +37,6 @@ pub fn gated_activation(graph: &mut Graph) {
 /// input is quantised once and a device may run one kernel over all the rows.
 pub fn sibling_matmuls(graph: &mut Graph) {
     let uses = graph.uses();
-    let is_weight = |graph: &Graph, id: ValueId| {
-        graph.port_of(id).is_some_and(|p| graph.port(p).kind == PortKind::Weight)
-    };
     let mut taken = vec![false; graph.nodes.len()];
     for at in 0..graph.nodes.len() {
         let Node { op: Op::MatMul, inputs, .. } = &graph.nodes[at] else { continue };
@@ -88,17 +88,23 @@ pub fn sibling_matmuls(graph: &mut Graph) {
     drop_dead(graph);
 }
 
-/// An add whose sum goes into an RMS norm becomes [`Op::AddRmsNorm`], which gives both.
+/// An add of two computed tensors, rows of a step, whose sum goes into an RMS norm becomes [`Op::AddRmsNorm`], which
+/// gives both.
 pub fn add_norm(graph: &mut Graph) {
     for at in 0..graph.nodes.len() {
         let Node { op: Op::RmsNorm { eps }, inputs, outputs, site } = &graph.nodes[at] else { continue };
         let (eps, x, w, normed, site) = (*eps, inputs[0], inputs[1], outputs[0], *site);
         let Source::Node(producer, _) = graph.value(x).source else { continue };
-        let add = &mut graph.nodes[producer.0 as usize];
-        let weight_first = matches!(graph.values[w.0 as usize].source, Source::Port(_));
-        if add.op != Op::Binary(Binary::Add) || add.outputs != [x] || !weight_first {
+        let add = &graph.nodes[producer.0 as usize];
+        let fits = add.op == Op::Binary(Binary::Add)
+            && add.outputs == [x]
+            && add.inputs.iter().all(|id| !is_weight(graph, *id))
+            && is_weight(graph, w)
+            && graph.value(x).layout.shape.rank() == 2;
+        if !fits {
             continue;
         }
+        let add = &mut graph.nodes[producer.0 as usize];
         add.op = Op::AddRmsNorm { eps };
         add.inputs.push(w);
         add.outputs.push(normed);
@@ -107,6 +113,10 @@ pub fn add_norm(graph: &mut Graph) {
         refresh(graph);
     }
     drop_dead(graph);
+}
+
+fn is_weight(graph: &Graph, id: ValueId) -> bool {
+    graph.port_of(id).is_some_and(|p| graph.port(p).kind == PortKind::Weight)
 }
 
 /// Removes nodes whose results nobody uses and that write no state.
@@ -169,6 +179,23 @@ mod tests {
         let port = |id: &ValueId| graph.port(graph.port_of(*id).unwrap()).name.clone();
         let operands: Vec<_> = graph.nodes[1].inputs[1..].iter().map(port).collect();
         assert_eq!(operands, ["q", "k", "v", "qb", "vb"]);
+    }
+
+    /// A bias added to a norm's input stays an add: its row is a weight. So do heads, which have an axis more.
+    #[test]
+    fn only_sums_of_rows_go_into_norms() {
+        let b = Builder::new();
+        let row = |n: &str| b.weight(n, DType::F32, &[8]);
+        let x = b.input("x", DType::F32, &[4, 8], None);
+        let heads = b.input("heads", DType::F32, &[4, 2, 8], None);
+        b.output("biased", b.rms_norm(b.add_row(x, row("bias")), row("n1"), 1e-5));
+        b.output("heads'", b.rms_norm(b.add(heads, heads), row("n2"), 1e-5));
+        b.output("gain", b.rms_norm(b.add(x, x), b.input("g", DType::F32, &[8], None), 1e-5));
+        b.output("rows", b.rms_norm(b.add(x, b.scale(x, 2.0)), row("n3"), 1e-5));
+        let mut graph = b.finish().unwrap();
+        standard(&mut graph);
+        let want = ["add", "rms_norm", "add", "rms_norm", "add", "rms_norm", "scale", "add_rms_norm"];
+        assert_eq!(names(&graph), want);
     }
 
     #[test]

@@ -44,8 +44,13 @@ impl Stream {
     ///
     /// 24 bits are exact in f32, so the largest value is 0.99999994 and no rounding can reach 1.
     pub fn draw(self, token_index: u64) -> f32 {
+        (self.word(token_index) >> 8) as f32 / (1u32 << 24) as f32
+    }
+
+    /// As [`Stream::draw`], with all its digits: in units of 2^-32.
+    pub fn word(self, token_index: u64) -> u32 {
         let [word, ..] = philox(counter(u128::from(token_index), DRAW), self.key());
-        (word >> 8) as f32 / (1u32 << 24) as f32
+        word
     }
 
     fn key(self) -> [u32; 2] {

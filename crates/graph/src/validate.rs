@@ -1,6 +1,6 @@
 //! Checking a submission before it reaches a kernel. Kernels trust what passed here.
 
-use tensor::ops::{KV_BLOCK, NO_SNAP};
+use tensor::ops::{KV_BLOCK, NO_SNAP, NOT_A_TOKEN};
 use tensor::{DType, Op};
 
 use crate::backend::{Bindings, DeviceError, StepInputs};
@@ -11,6 +11,7 @@ use crate::graph::{Graph, PortId, PortKind, ScalarId, ValueId};
 pub struct StepLayout {
     slots: Vec<InputSlot>,
     scalars: Vec<String>,
+    outputs: Vec<(String, DType)>,
     rules: Vec<Rule>,
     words: usize,
 }
@@ -41,6 +42,10 @@ enum Rule {
     OwnSlots { slots: usize, extents: usize, snap: usize },
     /// Every entry is at most the limit.
     AtMost { input: usize, limit: usize, what: &'static str },
+    /// Entries that are slots, not tokens, are below the limit.
+    Fed { input: usize, limit: usize },
+    /// No slot is stored to twice.
+    Distinct { input: usize },
 }
 
 fn refuse<T>(port: &str, problem: impl Into<String>) -> Result<T, DeviceError> {
@@ -50,8 +55,10 @@ fn refuse<T>(port: &str, problem: impl Into<String>) -> Result<T, DeviceError> {
 impl StepLayout {
     /// The layout for a graph: inputs in declaration order.
     pub fn new(graph: &Graph) -> StepLayout {
-        let mut layout =
-            StepLayout { slots: vec![], scalars: graph.scalars.clone(), rules: vec![], words: 0 };
+        let outputs = graph.ports.iter().filter(|p| p.kind == PortKind::Output);
+        let outputs = outputs.map(|p| (p.name.clone(), p.dtype)).collect();
+        let scalars = graph.scalars.clone();
+        let mut layout = StepLayout { slots: vec![], scalars, outputs, rules: vec![], words: 0 };
         for (i, port) in graph.ports.iter().enumerate().filter(|(_, p)| p.kind == PortKind::Input) {
             let rows = port.shape.dims().first().copied().unwrap_or(1);
             layout.slots.push(InputSlot {
@@ -91,9 +98,13 @@ impl StepLayout {
             rules.extend(pos.map(|input| Rule::Below { input, limit: positions, or_none: false, what }));
             rules.extend(slot("until").map(|input| Rule::AtMost { input, limit: positions, what }));
         }
-        for (name, or_none) in [("slots", false), ("snap", true)] {
+        for (name, or_none) in [("slots", false), ("snap", true), ("into", true)] {
             let what = "state slots";
             rules.extend(slot(name).map(|input| Rule::Below { input, limit: units, or_none, what }));
+        }
+        rules.extend(slot("into").map(|input| Rule::Distinct { input }));
+        if let (Op::Feed, Some(input)) = (op, slot("ids")) {
+            rules.push(Rule::Fed { input, limit: units });
         }
         // After the ranges, on which these rely.
         if let (Op::KvWrite, Some(pos), Some(extents), Some(pages)) =
@@ -123,11 +134,12 @@ impl StepLayout {
     }
 
     /// Checks a step and writes its inputs into `buffer` and its scalars, in declaration order, into `scalars`. Entries
-    /// past an input's given length keep what they held: nothing reads them.
+    /// past an input's given length keep what they held, for nothing reads them; those of an input that may name no slot
+    /// name none.
     ///
     /// # Errors
     /// [`DeviceError::Binding`] naming the input or scalar that is missing, unknown, of the wrong type, too long, shorter
-    /// than its bound, or out of range.
+    /// than its bound, or out of range, or the output that there is not.
     pub fn encode(
         &self,
         step: &StepInputs,
@@ -155,7 +167,10 @@ impl StepLayout {
         if let Some((name, _)) = step.scalars.iter().find(|(n, _)| !self.scalars.iter().any(|s| s == n)) {
             return refuse(name, "is not a scalar of this plan");
         }
-        for slot in &self.slots {
+        if let Some(name) = step.outputs.iter().find(|n| !self.outputs.iter().any(|(o, _)| o == *n)) {
+            return refuse(name, "is not an output of this plan");
+        }
+        for (index, slot) in self.slots.iter().enumerate() {
             let words: &[u32] = match slot.dtype {
                 DType::U32 => find(step.inputs, &slot.name)?,
                 DType::F32 => bytemuck::cast_slice(find(step.floats, &slot.name)?),
@@ -173,6 +188,11 @@ impl StepLayout {
                 return refuse(&slot.name, format!("{} elements given, {want} expected", words.len()));
             }
             buffer[slot.offset..slot.offset + words.len()].copy_from_slice(words);
+            let may_be_none =
+                |r: &Rule| matches!(r, Rule::Below { input, or_none: true, .. } if *input == index);
+            if self.rules.iter().any(may_be_none) {
+                buffer[slot.offset + words.len()..slot.offset + slot.rows * slot.width].fill(NO_SNAP);
+            }
         }
         self.rules.iter().try_for_each(|rule| self.check(rule, buffer, scalars))
     }
@@ -234,6 +254,26 @@ impl StepLayout {
                     }
                 }
             }
+            Rule::Fed { input, limit } => {
+                let bad = |v: u32| v & NOT_A_TOKEN != 0 && (v ^ NOT_A_TOKEN) as usize >= limit;
+                if let Some(i) = values(input).iter().position(|v| bad(*v)) {
+                    let slot = values(input)[i] ^ NOT_A_TOKEN;
+                    return refuse(
+                        &self.slots[input].name,
+                        format!("entry {i} stands for slot {slot}, there are {limit} slots"),
+                    );
+                }
+            }
+            Rule::Distinct { input } => {
+                let mut stored: Vec<u32> = values(input).iter().copied().filter(|v| *v != NO_SNAP).collect();
+                stored.sort_unstable();
+                if let Some(pair) = stored.windows(2).find(|pair| pair[0] == pair[1]) {
+                    return refuse(
+                        &self.slots[input].name,
+                        format!("slot {} is stored to by two rows", pair[0]),
+                    );
+                }
+            }
             Rule::AtMost { input, limit, what } => {
                 if let Some(i) = values(input).iter().position(|v| *v as usize > limit) {
                     let v = values(input)[i];
@@ -258,6 +298,19 @@ fn find<'a, T>(given: &[(&str, &'a [T])], name: &str) -> Result<&'a [T], DeviceE
     match given.iter().find(|(n, _)| *n == name) {
         Some((_, values)) => Ok(values),
         None => refuse(name, "the input is not given"),
+    }
+}
+
+/// Checks that an output was asked for and is of this type; what [`crate::backend::Instance::output`] and its like refuse.
+///
+/// # Errors
+/// [`DeviceError::Binding`] naming the output.
+pub fn readable(layout: &StepLayout, asked: &[String], name: &str, dtype: DType) -> Result<(), DeviceError> {
+    match layout.outputs.iter().find(|(n, _)| n == name) {
+        None => refuse(name, "is not an output of this plan"),
+        Some((_, is)) if *is != dtype => refuse(name, format!("is {is}, not {dtype}")),
+        Some(_) if asked.iter().any(|n| n == name) => Ok(()),
+        Some(_) => refuse(name, "was not asked for when the step was encoded"),
     }
 }
 
@@ -307,6 +360,50 @@ mod tests {
     }
 
     #[test]
+    fn slots_of_drawn_tokens_are_checked_and_padding_names_none() {
+        let b = Builder::new();
+        let (rows, outs) = (b.scalar("rows"), b.scalar("outs"));
+        let ids = b.input("ids", DType::U32, &[4], Some(rows));
+        let drawn = b.state("drawn", DType::U32, &[3]);
+        b.output("fed", b.feed(ids, drawn));
+        let words = |name: &str| b.input(name, DType::U32, &[4], Some(outs));
+        let sharpness = b.input("sharpness", DType::F32, &[4], Some(outs));
+        let logits = b.input("logits", DType::F32, &[4, 2], Some(outs));
+        let [into, uniform, top_k, top_p, min_p] = ["into", "uniform", "top_k", "top_p", "min_p"].map(words);
+        b.output("tokens", b.sample(logits, drawn, into, [uniform, sharpness, top_k, top_p, min_p]).0);
+        let graph = b.finish().unwrap();
+        let layout = StepLayout::new(&graph);
+        let check = |ids: &[u32], into: &[u32], outputs: &[&str]| {
+            let zeros = vec![0; into.len()];
+            let mut inputs: Vec<(&str, &[u32])> = vec![("ids", ids), ("into", into)];
+            inputs.extend(["uniform", "top_k", "top_p", "min_p"].map(|name| (name, &zeros[..])));
+            let floats = vec![0.0; 2 * into.len()];
+            let floats: [(&str, &[f32]); 2] = [("logits", &floats), ("sharpness", &floats[..into.len()])];
+            let scalars = [("rows", ids.len() as u32), ("outs", into.len() as u32)];
+            let step = StepInputs { inputs: &inputs, floats: &floats, scalars: &scalars, outputs };
+            let mut buffer = vec![7; layout.words()];
+            layout.encode(&step, &mut buffer, &mut vec![]).map_err(|e| e.to_string())?;
+            let at = layout.offset(graph.find_port("into").unwrap()).unwrap();
+            Ok::<_, String>(buffer[at..at + 4].to_vec())
+        };
+        assert_eq!(
+            check(&[5, NOT_A_TOKEN | 2], &[2, NO_SNAP, 0], &["tokens"]).unwrap(),
+            [2, NO_SNAP, 0, NO_SNAP]
+        );
+        let bad = |ids: &[u32], into: &[u32], outputs: &[&str]| check(ids, into, outputs).unwrap_err();
+        let fed = bad(&[5, NOT_A_TOKEN | 3], &[0], &[]);
+        assert!(fed.contains("`ids`: entry 1 stands for slot 3, there are 3"), "{fed}");
+        assert!(bad(&[5], &[0, 3], &[]).contains("`into`: entry 1 is 3, there are 3"));
+        assert!(bad(&[5], &[1, NO_SNAP, 1], &[]).contains("`into`: slot 1 is stored to by two rows"));
+        assert!(bad(&[5], &[1], &["tokens", "logits"]).contains("`logits`: is not an output"));
+        let asked = ["tokens".to_owned()];
+        let read = |name, dtype| readable(&layout, &asked, name, dtype).map_err(|e| e.to_string());
+        assert_eq!(read("tokens", DType::U32), Ok(()));
+        assert!(read("tokens", DType::F32).unwrap_err().contains("is U32, not F32"));
+        assert!(read("fed", DType::U32).unwrap_err().contains("was not asked for"));
+    }
+
+    #[test]
     fn every_kind_of_bad_step_is_refused_by_name() {
         let layout = StepLayout::new(&graph());
         let q = [0.0f32; 8];
@@ -330,7 +427,8 @@ mod tests {
             let mut scalars = vec![("rows", 2), ("seqs", 2)];
             edit(&mut inputs, &mut scalars);
             let inputs: Vec<(&str, &[u32])> = inputs.iter().map(|(n, v)| (*n, &v[..])).collect();
-            let step = StepInputs { inputs: &inputs, floats: &[("q", &q)], scalars: &scalars };
+            let step =
+                StepInputs { inputs: &inputs, floats: &[("q", &q)], scalars: &scalars, outputs: &["y"] };
             let result = layout.encode(&step, &mut vec![0; layout.words()], &mut vec![]);
             match result {
                 Ok(()) => assert_eq!(message, ""),

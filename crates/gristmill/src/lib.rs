@@ -24,16 +24,25 @@
 //! A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that is longer, or
 //! that leaves no room for output, is refused with both numbers; output that reaches the end stops there
 //! ([`StopReason::ContextFull`]).
+//!
+//! What waits on a thread ([`Llm`], [`next_events`]) is not there in browsers; `gristmill-web` drives the engine on theirs.
 
+#[cfg(not(target_arch = "wasm32"))]
 mod block_on;
+#[cfg(not(target_arch = "wasm32"))]
 mod device;
 mod error;
+#[cfg(not(target_arch = "wasm32"))]
 mod generation;
+#[cfg(not(target_arch = "wasm32"))]
 mod llm;
+#[cfg(not(target_arch = "wasm32"))]
 mod score;
 mod tokenizer;
 
+#[cfg(not(target_arch = "wasm32"))]
 pub use block_on::next_events;
+#[cfg(not(target_arch = "wasm32"))]
 pub use device::{
     DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_limits, device_names,
     gpu_adapters, most_threads, open_device,
@@ -45,18 +54,23 @@ pub use engine::{
 pub use engine::{MAX_CHUNK, MAX_CONTEXT};
 pub use error::Error;
 pub use formats::{Checkpoint, Container};
+#[cfg(not(target_arch = "wasm32"))]
 pub use generation::{Generation, Outcome, StopReason};
 pub use graph::backend::{Precision, StepProfile};
 pub use graph::{PlanReport, PortKind};
+#[cfg(not(target_arch = "wasm32"))]
 pub use llm::{Generate, Llm, LoadOptions, load_engine};
 pub use models::{Model, ModelInfo};
+#[cfg(not(target_arch = "wasm32"))]
 pub use score::score;
 pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
 pub use tokenizer::tokenizer_of;
 
 /// Lower layers, for tools that look inside.
 pub mod parts {
-    pub use {cpu, engine, formats, gpu, graph, models, tensor, text};
+    #[cfg(not(target_arch = "wasm32"))]
+    pub use {cpu, gpu};
+    pub use {engine, formats, graph, models, tensor, text};
 }
 
 /// The example of the README compiles.

@@ -122,7 +122,7 @@ fn scores_can_be_broken_off_and_the_engine_goes_on() {
 
 #[test]
 fn threads_are_limited_by_the_processors() {
-    let open = |threads| open_device("cpu", &DeviceOptions { threads, isa: None }).map(drop);
+    let open = |threads| open_device("cpu", &DeviceOptions { threads, ..DeviceOptions::default() }).map(drop);
     open(most_threads()).unwrap();
     let error = open(most_threads() + 1).unwrap_err();
     assert!(matches!(error, Error::Option { option: "threads", .. }), "{error}");

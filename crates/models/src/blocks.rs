@@ -24,7 +24,6 @@ pub(crate) struct Attention {
     pub(crate) scale: f32,
     /// Last keys seen, the query's own included.
     pub(crate) window: Option<usize>,
-    pub(crate) softcap: Option<f32>,
     /// RMS norm of each query and key head before the rotation.
     pub(crate) qk_norm: bool,
     pub(crate) qkv_bias: bool,
@@ -78,7 +77,7 @@ impl Step<'_> {
         let spec = KvSpec { layer, heads: a.kv_heads, k_dim: a.k_dim, v_dim: a.v_dim, window: a.window };
         let cache = b.kv_write(self.kv(spec), k, v, pos, extents, pages);
         // Windows are below 2^31 (`Keys`).
-        let op = Op::Attention { scale: a.scale, window: a.window.map(|w| w as u32), softcap: a.softcap };
+        let op = Op::Attention { scale: a.scale, window: a.window.map(|w| w as u32), softcap: None };
         let o = b.attention(op, q, cache, pos, self.until(), extents, pages);
         let o = b.reshape(o, &[rows, a.heads * a.v_dim]);
         self.linear(&stem("attn_output"), hidden, a.heads * a.v_dim, a.out_bias, o)

@@ -241,7 +241,6 @@ impl Config<'_> {
             v_dim,
             scale: (k_dim as f64).powf(-0.5) as f32,
             window: None,
-            softcap: None,
             qk_norm: false,
             qkv_bias: false,
             out_bias: false,
@@ -335,7 +334,7 @@ impl Config<'_> {
 /// The tokens that begin and end a text, as config.json names them. Those of either container lie in the vocabulary, or
 /// are refused: an id beyond it would never be met.
 fn token_ids(keys: &Keys, vocab: usize) -> Result<[Vec<u32>; 2], ModelError> {
-    const OUTSIDE: [&str; 4] = ["bos", "eos", "eot", "padding"];
+    const OUTSIDE: [&str; 6] = ["bos", "eos", "eot", "eom", "padding", "unknown"];
     // Without an embedding table, which is reported with the other tensors, there is no vocabulary.
     for name in OUTSIDE.iter().filter(|_| vocab > 0) {
         let name = format!("tokenizer.ggml.{name}_token_id");

@@ -233,6 +233,12 @@ fn contradictions_are_named() {
         ("qwen3_moe", "num_local_experts", json!(4), &["num_local_experts", "4", "num_experts"]),
         ("qwen2", "layer_types", slides.clone(), &["layer_types", "sliding_attention", "use_sliding_window"]),
         ("qwen3", "layer_types", slides, &["layer_types", "sliding_attention", "use_sliding_window"]),
+        (
+            "gemma3_text",
+            "rope_scaling",
+            json!({"type": "linear", "factor": 8.0}),
+            &["rope_scaling.type", "linear", "`rope_type`"],
+        ),
         ("gemma3_text", "sliding_window", Value::Null, &["sliding_window", "null", "slide"]),
         ("lfm2", "full_attn_idxs", json!([1]), &["full_attn_idxs", "[1]", "{2}", "layer_types"]),
         ("lfm2", "full_attn_idxs", json!([4]), &["full_attn_idxs", "4"]),

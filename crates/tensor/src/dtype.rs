@@ -51,6 +51,19 @@ impl DType {
         DType::Q6_K,
     ];
 
+    /// The types that weights may have: all but the integers.
+    pub const WEIGHTS: [DType; DType::ALL.len() - 1] = {
+        let (mut types, mut from, mut to) = ([DType::F32; DType::ALL.len() - 1], 0, 0);
+        while from < DType::ALL.len() {
+            if !matches!(DType::ALL[from], DType::U32) {
+                types[to] = DType::ALL[from];
+                to += 1;
+            }
+            from += 1;
+        }
+        types
+    };
+
     /// Elements per block; 1 for plain types.
     pub const fn block_len(self) -> usize {
         match self {

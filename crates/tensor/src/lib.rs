@@ -6,6 +6,7 @@ pub mod blocks;
 pub mod dtype;
 pub mod host;
 pub mod ops;
+pub mod sampling;
 pub mod shape;
 
 pub use dtype::DType;

@@ -153,7 +153,7 @@ fn a_folder_that_lacks_something_says_what() {
     let index =
         r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
     std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
-    refused(&["lacks 2 of the 2 files", "model-00002-of-00002.safetensors", "fetch them"]);
+    refused(&["2 are not in", "model-00002-of-00002.safetensors", "download the missing files"]);
     copy("model.safetensors");
     ok(&["logits", "-m", path, "--ids", "1"]);
     std::fs::remove_file(dir.path().join("tokenizer.json")).unwrap();

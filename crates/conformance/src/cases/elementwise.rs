@@ -51,7 +51,7 @@ fn one(name: &'static str, op: Op, class: &str, x: HostTensor) -> Case {
         class: class.to_owned(),
         weights: [].into(),
         steps: vec![Step { rows: vec![("x", x)], seqs: vec![] }],
-        record: Box::new(move |r| r.outputs(&r.b.op(op.clone(), &[r.input("x")], None))),
+        record: Box::new(move |r| r.outputs(&r.b.op(op.clone(), &[r.input("x")]))),
     }
 }
 
@@ -76,7 +76,7 @@ fn two(name: &'static str, op: Op, class: &str, rows: usize, width: usize, strid
             } else {
                 (r.input("a"), r.input("b"))
             };
-            r.outputs(&r.b.op(op.clone(), &[a, b], None));
+            r.outputs(&r.b.op(op.clone(), &[a, b]));
         }),
     }
 }
@@ -91,7 +91,7 @@ fn broadcast(name: &'static str, binary: Binary, rows: usize, width: usize) -> C
         steps: vec![Step { rows: vec![("x", values.rows(&[rows, width]))], seqs: vec![] }],
         record: Box::new(move |r| {
             let row = r.b.broadcast_row(r.weight("row"), &[r.bucket(), width]);
-            r.outputs(&r.b.op(Op::Binary(binary), &[r.input("x"), row], None));
+            r.outputs(&r.b.op(Op::Binary(binary), &[r.input("x"), row]));
         }),
     }
 }

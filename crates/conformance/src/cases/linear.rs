@@ -1,12 +1,12 @@
 use tensor::{DType, HostTensor, Op};
 
-use super::{WEIGHT_TYPES, length};
+use super::length;
 use crate::case::{Case, Step};
 use crate::values::Values;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut out = vec![];
-    for dtype in WEIGHT_TYPES {
+    for dtype in DType::WEIGHTS {
         for (class, known, blocks, rows) in
             [("tiny", 1, 1, 1), ("odd", 7, 3, 9), ("large", 300, 4, 40), ("empty", 3, 1, 0)]
         {
@@ -142,7 +142,7 @@ fn fused(
             operands.extend((0..biased.len()).map(|i| r.weight(&format!("w{i}"))));
             let with_bias = (0..biased.len()).filter(|i| biased[*i]);
             operands.extend(with_bias.map(|i| r.weight(&format!("b{i}"))));
-            r.outputs(&r.b.op(Op::MatMuls { biased: biased.clone() }, &operands, None));
+            r.outputs(&r.b.op(Op::MatMuls { biased: biased.clone() }, &operands));
         }),
     }
 }

@@ -9,25 +9,11 @@ mod linear;
 mod moe;
 mod recurrent;
 mod rows;
+mod sample;
 
 use tensor::DType;
 
 use crate::case::Case;
-
-/// Types a weight may have.
-pub const WEIGHT_TYPES: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
 
 /// Every case.
 pub fn all() -> Vec<Case> {
@@ -38,6 +24,7 @@ pub fn all() -> Vec<Case> {
         attention::cases(),
         moe::cases(),
         recurrent::cases(),
+        sample::cases(),
     ]
     .into_iter()
     .flatten()

@@ -1,6 +1,6 @@
 use tensor::{DType, HostTensor, Op};
 
-use super::{WEIGHT_TYPES, length};
+use super::length;
 use crate::case::{Case, Step};
 use crate::values::Values;
 
@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         out.push(route("ties", 12, 32, 6, renormalise, Logits::Ties));
         out.push(route("all equal", 2, 9, 4, renormalise, Logits::Equal));
     }
-    for dtype in WEIGHT_TYPES {
+    for dtype in DType::WEIGHTS {
         let step = length(dtype, 1);
         for (class, rows, experts, k, n, slots) in [
             ("tiny", 1, 1, if dtype.is_quantised() { step } else { 1 }, 1, 1),

@@ -107,7 +107,7 @@ fn add_rms_norm(class: &str, rows: usize, width: usize, eps: f32, scale: Option<
         steps: vec![Step { rows: vec![("x", x), ("z", y)], seqs: vec![] }],
         record: Box::new(move |r| {
             let operands = [r.input("x"), r.input("z"), r.weight("w")];
-            r.outputs(&r.b.op(Op::AddRmsNorm { eps }, &operands, None));
+            r.outputs(&r.b.op(Op::AddRmsNorm { eps }, &operands));
         }),
     }
 }

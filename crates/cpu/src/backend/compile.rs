@@ -1,5 +1,7 @@
 //! From a graph to a list of kernels.
 
+mod operands;
+
 use std::sync::Arc;
 
 use graph::backend::{CompileOptions, DeviceError, Precision, WeightDesc};
@@ -8,14 +10,15 @@ use graph::{Graph, Identity, MemoryReport, Node, PlanReport, PortKind, Selection
 use tensor::ops::{Activation, Binary, KV_BLOCK};
 use tensor::{DType, Op};
 
-use crate::attention::{KvLayout, partials_len};
+use crate::attention::partials_len;
 use crate::quant::{ActBlock, BLOCK};
 use crate::vector;
 
 use super::Shared;
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
-use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo, kv_layout};
+use super::sample::{FeedStep, SampleStep};
+use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
@@ -170,7 +173,9 @@ impl Compiler<'_> {
             let v = self.resolver.graph.value(*id);
             format!("{}{}", v.dtype, v.layout.shape)
         };
-        node.inputs.iter().take(3).map(show).collect::<Vec<_>>().join(" ")
+        // All siblings of a product, which may have different formats; of other ops what is large.
+        let shown = if let Op::MatMuls { biased } = &node.op { 1 + biased.len() } else { 3 };
+        node.inputs.iter().take(shown).map(show).collect::<Vec<_>>().join(" ")
     }
 
     fn select(&mut self, node: &Node, kernel: impl Into<String>, reason: impl Into<String>) {
@@ -182,91 +187,6 @@ impl Compiler<'_> {
             site: format!("{}:{}", node.site.file(), node.site.line()),
         };
         self.selections.push(selection);
-    }
-
-    fn rows(&self, node: &Node, id: ValueId, width: usize) -> Result<RowsArg, DeviceError> {
-        match self.resolver.rows(id, width) {
-            Some(rows) => Ok(rows),
-            None => {
-                let layout = self.resolver.graph.value(id).layout;
-                self.unsupported(
-                    node,
-                    format!("an operand {layout:?} is not rows of {width} that a kernel can walk"),
-                )
-            }
-        }
-    }
-
-    /// The value as rows of its last axis.
-    fn last(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
-        self.rows(node, id, self.resolver.shape(id).last())
-    }
-
-    /// Values of one shape as rows of one width: everything after the first axis where all can be walked so, else the
-    /// last axis.
-    fn alike<const N: usize>(&self, node: &Node, ids: [ValueId; N]) -> Result<[RowsArg; N], DeviceError> {
-        let shape = self.resolver.shape(ids[0]);
-        let outer = shape.dims().iter().skip(1).product();
-        let width = match ids.iter().all(|id| shape.rank() > 1 && self.resolver.rows(*id, outer).is_some()) {
-            true => outer,
-            false => shape.last(),
-        };
-        let mut rows = Vec::with_capacity(N);
-        for id in ids {
-            rows.push(self.rows(node, id, width)?);
-        }
-        Ok(rows.try_into().unwrap_or_else(|_| unreachable!("one for each value")))
-    }
-
-    /// The value as rows of everything after its first axis.
-    fn outer(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
-        self.rows(node, id, self.resolver.shape(id).dims().iter().skip(1).product())
-    }
-
-    /// The weight that is all of the value's storage, and whose elements the value has in order.
-    fn weight(&self, node: &Node, id: ValueId) -> Result<Option<usize>, DeviceError> {
-        let graph = self.resolver.graph;
-        let (layout, whole) = (graph.value(id).layout, graph.value(graph.base(id)).layout.shape.elements());
-        match self.resolver.weight(id) {
-            Some(w) if layout.offset > 0 || !layout.is_contiguous() || layout.shape.elements() != whole => {
-                self.unsupported(node, format!("weight `{}` must be taken as a whole", self.weights[w].name))
-            }
-            weight => Ok(weight),
-        }
-    }
-
-    fn elements(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
-        match self.weight(node, id)? {
-            Some(w) => self.unpacked(node, w),
-            None => self.unsupported(node, "this operand must be a weight"),
-        }
-    }
-
-    /// The weight, if it is elements in order.
-    fn unpacked(&self, node: &Node, w: usize) -> Result<usize, DeviceError> {
-        if self.weights[w].layout == graph::backend::WeightUse::Elements {
-            return Ok(w);
-        }
-        self.unsupported(node, format!("weight `{}` is both a matrix and elements", self.weights[w].name))
-    }
-
-    fn matrix(&self, node: &Node, id: ValueId) -> Result<usize, DeviceError> {
-        match self.weight(node, id)? {
-            Some(w) if self.weights[w].shape != self.resolver.shape(id) => {
-                let (name, shape) = (&self.weights[w].name, self.weights[w].shape);
-                self.unsupported(node, format!("weight `{name}` was packed as {shape}"))
-            }
-            Some(w) => Ok(w),
-            None => self.unsupported(node, "the matrix must be a weight"),
-        }
-    }
-
-    fn state(&self, node: &Node) -> Result<usize, DeviceError> {
-        let operand = node.op.state_operand().map(|i| node.inputs[i]);
-        match operand.and_then(|id| self.resolver.state(id)) {
-            Some(state) => Ok(state),
-            None => self.unsupported(node, "the state operand must be a state port"),
-        }
     }
 
     fn scratch(&mut self, words: usize) -> usize {
@@ -470,27 +390,33 @@ impl Compiler<'_> {
                     out: self.outer(node, node.outputs[0])?,
                 })
             }
+            Op::Sample => {
+                self.select(node, "sample", "integer weights");
+                let [into, uniform, sharpness, top_k, top_p, min_p] =
+                    [2, 3, 4, 5, 6, 7].map(|i| self.vector(node, node.inputs[i]));
+                Step::Sample(SampleStep {
+                    logits: self.last(node, node.inputs[0])?,
+                    state: self.state(node)?,
+                    into: into?,
+                    uniform: uniform?,
+                    sharpness: sharpness?,
+                    top_k: top_k?,
+                    top_p: top_p?,
+                    min_p: min_p?,
+                    out: self.vector(node, node.outputs[0])?,
+                })
+            }
+            Op::Feed => {
+                self.select(node, "feed", "the only one");
+                Step::Feed(FeedStep {
+                    ids: self.vector(node, node.inputs[0])?,
+                    state: self.state(node)?,
+                    out: self.vector(node, node.outputs[0])?,
+                })
+            }
         };
         self.steps.push(step);
         Ok(())
-    }
-
-    /// The cache of an op whose first operand is as wide as keys are, and its layout.
-    fn kv(&mut self, node: &Node) -> Result<(usize, KvLayout), DeviceError> {
-        let state = self.state(node)?;
-        let k_dim = self.resolver.shape(node.inputs[0]).last();
-        let info = &mut self.states[state];
-        let Some(layout) = kv_layout(info.dtype, info.shape, k_dim) else {
-            return self.unsupported(node, "keys and values must have elements");
-        };
-        let known = *info.k_dim.get_or_insert(k_dim);
-        if known != k_dim {
-            return self.unsupported(
-                node,
-                format!("its keys have {k_dim} elements and those of another op on this cache {known}"),
-            );
-        }
-        Ok((state, layout))
     }
 
     /// Makes room for the angles of all rotations. Those of one key are computed once, at its first rotation, and stay to
@@ -527,40 +453,6 @@ impl Compiler<'_> {
         Ok(*angles)
     }
 
-    /// Notes the extents of the sequences, of which a step has one array.
-    fn extents(&mut self, node: &Node, id: ValueId) -> Result<(), DeviceError> {
-        let arg = self.vector(node, id)?;
-        let Place::Input(at) = arg.place else { return self.unsupported(node, "extents must be an input") };
-        let new = (at, arg.rows, arg.bound.map(|(scalar, _)| scalar));
-        if *self.extents.get_or_insert(new) != new {
-            return self.unsupported(node, "a step has one array of extents");
-        }
-        Ok(())
-    }
-
-    fn bound(&self, id: ValueId) -> Option<(usize, usize)> {
-        self.resolver.graph.value(id).bound.map(|b| (b.0 as usize, 1))
-    }
-
-    /// Rows of ids, which kernels read as one run of words.
-    fn words(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
-        let rows = self.last(node, id)?;
-        if rows.rows > 1 && rows.stride != rows.width {
-            let (width, stride) = (rows.width, rows.stride);
-            return self.unsupported(
-                node,
-                format!("rows of {width} ids must be adjacent, these start {stride} apart"),
-            );
-        }
-        Ok(rows)
-    }
-
-    /// A one-axis operand as rows of one element.
-    fn vector(&self, node: &Node, id: ValueId) -> Result<RowsArg, DeviceError> {
-        let whole = self.words(node, id)?;
-        Ok(RowsArg { rows: whole.width, width: 1, stride: 1, bound: self.bound(id), ..whole })
-    }
-
     fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
         let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
         if let Some(w) = self.resolver.weight(b) {
@@ -583,15 +475,17 @@ impl Compiler<'_> {
         weights: &[usize],
         biases: &[Option<usize>],
     ) -> Result<(), DeviceError> {
-        let mut products = vec![];
+        let (mut products, mut kernels, mut reasons) = (vec![], vec![], vec![]);
         for ((&weight, &bias), &out) in weights.iter().zip(biases).zip(&node.outputs) {
             let x = self.input(node, node.inputs[0], weight, 0)?;
-            if products.is_empty() {
-                let (kernel, reason) = self.product_reason(&x);
-                self.select(node, kernel, reason);
+            let (kernel, reason) = self.product_reason(&x);
+            if !kernels.contains(&kernel) {
+                kernels.push(kernel);
+                reasons.push(reason);
             }
             products.push(Product { x, weight, bias, out: self.last(node, out)? });
         }
+        self.select(node, kernels.join(" + "), reasons.join("; "));
         self.steps.push(Step::Products(products));
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, Signal, fence};
+use tensor::DType;
 
 use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};
@@ -77,6 +78,8 @@ impl Plan for CpuPlan {
             }),
             scalars: vec![],
             ran: vec![],
+            wanted: vec![],
+            asked: vec![],
             serial: 0,
             encoded: None,
             flight: None,
@@ -102,6 +105,10 @@ struct CpuInstance {
     scalars: Vec<u32>,
     /// The scalars of the submission whose outputs can be read.
     ran: Vec<u32>,
+    /// Outputs that the encoded step asks for.
+    wanted: Vec<String>,
+    /// Those of the submission whose outputs can be read.
+    asked: Vec<String>,
     serial: u64,
     encoded: Option<u64>,
     flight: Option<Arc<Flight>>,
@@ -124,6 +131,22 @@ impl CpuInstance {
     fn is_busy(&self) -> bool {
         self.flight.as_ref().is_some_and(|f| lock(&f.outcome).is_none())
     }
+
+    /// The real elements of an output.
+    fn read(&self, name: &str, dtype: DType) -> Result<&[u32], DeviceError> {
+        graph::validate::readable(&self.plan.layout, &self.asked, name, dtype)?;
+        match self.flight.as_ref().and_then(|f| lock(&f.outcome).clone()) {
+            Some(Ok(())) => {}
+            Some(Err(DeviceError::Numeric { rows, .. })) if !rows.is_empty() => {}
+            Some(Err(error)) => return Err(error),
+            None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
+        }
+        let Some(info) = self.plan.outputs.iter().find(|o| o.name == name) else {
+            unreachable!("an output of the layout is one of the plan's")
+        };
+        let len = info.bound.map_or(info.elements, |(scalar, per)| self.ran[scalar] as usize * per);
+        Ok(&self.io.outputs.as_slice::<u32>()[info.offset..info.offset + len])
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -139,6 +162,7 @@ impl Instance for CpuInstance {
         }
         self.encoded = None; // a step that is refused leaves the inputs half written
         self.plan.layout.encode(step, &mut self.inputs, &mut self.scalars)?;
+        self.wanted = step.outputs.iter().map(|name| (*name).to_owned()).collect();
         self.serial += 1;
         self.encoded = Some(self.serial);
         Ok(Encoded { serial: self.serial })
@@ -170,25 +194,17 @@ impl Instance for CpuInstance {
         };
         self.flight = Some(flight);
         self.ran.clone_from(&self.scalars);
+        self.asked = std::mem::take(&mut self.wanted);
         drop(self.plan.shared.pool.submit(Arc::new(job)));
         fence
     }
 
     fn output(&self, name: &str) -> Result<&[f32], DeviceError> {
-        let unknown = || DeviceError::Binding {
-            port: name.to_owned(),
-            problem: "is not an output of this plan".into(),
-        };
-        let info = self.plan.outputs.iter().find(|o| o.name == name).ok_or_else(unknown)?;
-        let outcome = self.flight.as_ref().and_then(|f| lock(&f.outcome).clone());
-        match outcome {
-            Some(Ok(())) => {}
-            Some(Err(DeviceError::Numeric { rows, .. })) if !rows.is_empty() => {}
-            Some(Err(error)) => return Err(error),
-            None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
-        }
-        let len = info.bound.map_or(info.elements, |(scalar, per)| self.ran[scalar] as usize * per);
-        Ok(&self.io.outputs.as_slice::<f32>()[info.offset..info.offset + len])
+        self.read(name, DType::F32).map(bytemuck::cast_slice)
+    }
+
+    fn words(&self, name: &str) -> Result<&[u32], DeviceError> {
+        self.read(name, DType::U32)
     }
 }
 

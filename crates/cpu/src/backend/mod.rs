@@ -3,6 +3,7 @@
 mod compile;
 mod instance;
 mod operand;
+mod sample;
 mod state;
 mod steps;
 #[cfg(test)]

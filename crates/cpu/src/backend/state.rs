@@ -76,6 +76,12 @@ impl CpuState {
         unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
     }
 
+    /// The elements of a u32 state.
+    pub(super) fn words(&self) -> SharedSlice<'_, u32> {
+        // SAFETY: as for `shared`.
+        unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
+    }
+
     fn pool(&self, layout: KvLayout) -> KvPool<'_> {
         KvPool::new(layout, self.shared())
     }
@@ -99,7 +105,6 @@ impl ConvStep {
         let conv = vector::ShortConv {
             x: ctx.rows(&self.x),
             weight: ctx.weights[self.weight].elements(),
-            bias: None,
             taps: self.taps,
             extents: ctx.words(&self.extents),
             slots: ctx.words(&self.slots),

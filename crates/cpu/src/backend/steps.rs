@@ -42,7 +42,8 @@ impl Ctx<'_> {
         arg.bound.map_or(arg.rows, |(scalar, per)| (self.scalars[scalar] as usize * per).min(arg.rows))
     }
 
-    fn start(&self, arg: &RowsArg) -> *mut u32 {
+    /// The first word of a value. What it may be used for is as for `rows` and `rows_mut`.
+    pub(super) fn start(&self, arg: &RowsArg) -> *mut u32 {
         match arg.place {
             Place::Arena(at) => self.arena.wrapping_add(at),
             Place::Input(at) => self.inputs.cast_mut().wrapping_add(at),
@@ -258,6 +259,8 @@ pub(super) enum Step {
     ShortConv(super::state::ConvStep),
     KvWrite(super::state::KvWriteStep),
     Attention(super::state::AttentionStep),
+    Sample(super::sample::SampleStep),
+    Feed(super::sample::FeedStep),
 }
 
 /// Rows of a product with chosen experts, grouped by expert: `first` has one entry per expert and one more, `input` and
@@ -321,7 +324,7 @@ fn claim_groups(total: usize, group_bytes: usize, worker: &Worker<'_>) -> usize 
 }
 
 /// Runs `part` over the real rows, divided over the workers.
-fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
+pub(super) fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
     let range = worker.share(n, 1);
     if !range.is_empty() {
         part(range);
@@ -350,7 +353,6 @@ fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a
     match src {
         Src::Rows(r) => Src::Rows(r.part(rows.clone()).columns(cols.clone())),
         Src::Row(r) => Src::Row(&r[cols.clone()]),
-        Src::Out => Src::Out,
     }
 }
 
@@ -379,7 +381,7 @@ impl Step {
                 over_rows(out.rows(), worker, |rows| {
                     // SAFETY: this part is this worker's own.
                     let part = unsafe { out.alias() }.part(rows.clone());
-                    vector::rms_norm(ctx.isa, x.part(rows).into(), Some(weight), *width, *eps, part);
+                    vector::rms_norm(ctx.isa, x.part(rows).into(), weight, *width, *eps, part);
                 });
             }
             Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
@@ -391,7 +393,7 @@ impl Step {
                     let parts = unsafe { [sum.alias(), out.alias()].map(|r| r.part(rows.clone())) };
                     let [sum, out] = parts;
                     let (a, b) = (columns(a, &rows, &all), columns(b, &rows, &all));
-                    vector::add_rms_norm(ctx.isa, a, b, Some(weight), *eps, sum, out);
+                    vector::add_rms_norm(ctx.isa, a, b, weight, *eps, sum, out);
                 });
             }
             Step::Angles { pos, inv_freq, magnitude, cos, sin } => {
@@ -431,6 +433,8 @@ impl Step {
             Step::ShortConv(step) => step.run(ctx, worker),
             Step::KvWrite(step) => step.run(ctx, worker),
             Step::Attention(step) => step.run(ctx, worker),
+            Step::Sample(step) => step.run(ctx, worker),
+            Step::Feed(step) => step.run(ctx, worker),
         }
     }
 }
@@ -470,7 +474,7 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
             let end = claimed.end.min(first + w.groups()).saturating_sub(first);
             if start < end {
                 let bias = p.bias.map(|b| ctx.weights[b].elements());
-                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride, column: 0 };
+                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride };
                 // SAFETY: the claimed groups of this matrix are this worker's own.
                 unsafe { matmul_groups(w, start..end, p.x.activations(ctx), RowMap::first(n), bias, out) };
             }
@@ -501,7 +505,7 @@ fn multiply_experts(
             let end = (start + claimed.end - at).min(groups);
             let (input, output) = order.rows(ctx, first[expert] as usize..first[expert + 1] as usize);
             let rows = RowMap { count: input.len(), input: Some(input), output: Some(output) };
-            let target = Output { data: ctx.span_mut(out), stride: out.stride, column: 0 };
+            let target = Output { data: ctx.span_mut(out), stride: out.stride };
             // SAFETY: the claimed groups of this expert are this worker's own, and every pair has one expert.
             unsafe { matmul_groups(&matrices[expert], start..end, activations, rows, None, target) };
             at += end - start;

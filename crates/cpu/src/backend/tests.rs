@@ -2,15 +2,15 @@
 
 use graph::backend::{CompileOptions, Precision};
 use graph::{Builder, Graph};
-use tensor::DType;
+use tensor::{DType, Op};
 
 use super::instance::CpuPlan;
 use super::steps::Step;
 use super::{CpuBackend, CpuOptions, compile};
 
-fn plan(graph: &Graph, threads: usize) -> CpuPlan {
-    let backend = CpuBackend::new(CpuOptions { threads, isa: None }).unwrap();
-    let options = CompileOptions { label: "test".to_owned(), precision: Precision::Exact };
+fn plan(graph: &Graph, precision: Precision) -> CpuPlan {
+    let backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let options = CompileOptions { label: "test".to_owned(), precision, profile: false };
     compile::compile(backend.shared.clone(), graph, &options).unwrap()
 }
 
@@ -29,7 +29,7 @@ fn angles_are_computed_once_a_plan() {
     y = b.rope(y, other, slow, 1.0);
     y = b.rope(b.rope(y, pos, fast, 1.0), pos, fast, 1.0);
     b.output("y", y);
-    let plan = plan(&b.finish().unwrap(), 1);
+    let plan = plan(&b.finish().unwrap(), Precision::Exact);
     let count = |which: fn(&Step) -> bool| plan.inner.steps.iter().filter(|step| which(step)).count();
     assert_eq!(count(|step| matches!(step, Step::Rope { .. })), 10);
     assert_eq!(count(|step| matches!(step, Step::Angles { .. })), 4);
@@ -41,5 +41,30 @@ fn angles_are_computed_once_a_plan() {
             Step::Rope { cos, sin, .. } => assert!(known.contains(&(cos.place, sin.place))),
             _ => {}
         }
+    }
+}
+
+/// Siblings of one product may have formats that different kernels multiply: the report names them all.
+#[test]
+fn selections_name_every_format_of_siblings() {
+    let b = Builder::new();
+    let x = b.input("x", DType::F32, &[4, 256], None);
+    let w = |name, dtype| b.weight(name, dtype, &[8, 256]);
+    let operands = [x, w("q", DType::Q4_K), w("k", DType::Q6_K), w("v", DType::Q4_K), w("gate", DType::F16)];
+    for (i, y) in b.op(Op::MatMuls { biased: vec![false; 4] }, &operands).into_iter().enumerate() {
+        b.output(&format!("y{i}"), y);
+    }
+    let graph = b.finish().unwrap();
+    for (precision, kernels) in
+        [(Precision::Fast, &["matmul_i8", "matmul_f32"][..]), (Precision::Exact, &["matmul_f32"])]
+    {
+        let report = plan(&graph, precision).report;
+        let [selection] = &report.selections[..] else { panic!("{report}") };
+        let formats: Vec<&str> =
+            selection.operands.split_whitespace().filter_map(|o| o.split_once('[')).map(|o| o.0).collect();
+        assert_eq!(formats, ["F32", "Q4_K", "Q6_K", "Q4_K", "F16"], "{}", selection.operands);
+        let (named, _) = selection.kernel.split_once('/').unwrap();
+        assert_eq!(named, kernels.join(" + "));
+        assert_eq!(selection.reason.split("; ").count(), kernels.len(), "{}", selection.reason);
     }
 }

@@ -172,10 +172,6 @@ impl Isa for Avx2 {
         op!(_mm256_sub_epi32(a, b))
     }
     #[inline(always)]
-    fn mul_i(self, a: __m256i, b: __m256i) -> __m256i {
-        op!(_mm256_mullo_epi32(a, b))
-    }
-    #[inline(always)]
     fn max_i(self, a: __m256i, b: __m256i) -> __m256i {
         op!(_mm256_max_epi32(a, b))
     }
@@ -186,10 +182,6 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn or_i(self, a: __m256i, b: __m256i) -> __m256i {
         op!(_mm256_or_si256(a, b))
-    }
-    #[inline(always)]
-    fn xor_i(self, a: __m256i, b: __m256i) -> __m256i {
-        op!(_mm256_xor_si256(a, b))
     }
     #[inline(always)]
     fn shl<const N: u32>(self, a: __m256i) -> __m256i {

@@ -178,10 +178,6 @@ impl Isa for Avx512 {
         op!(_mm512_sub_epi32(a, b))
     }
     #[inline(always)]
-    fn mul_i(self, a: __m512i, b: __m512i) -> __m512i {
-        op!(_mm512_mullo_epi32(a, b))
-    }
-    #[inline(always)]
     fn max_i(self, a: __m512i, b: __m512i) -> __m512i {
         op!(_mm512_max_epi32(a, b))
     }
@@ -192,10 +188,6 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn or_i(self, a: __m512i, b: __m512i) -> __m512i {
         op!(_mm512_or_si512(a, b))
-    }
-    #[inline(always)]
-    fn xor_i(self, a: __m512i, b: __m512i) -> __m512i {
-        op!(_mm512_xor_si512(a, b))
     }
     #[inline(always)]
     fn shl<const N: u32>(self, a: __m512i) -> __m512i {

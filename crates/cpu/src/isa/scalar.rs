@@ -176,10 +176,6 @@ impl Isa for Scalar {
         map(a, b, i32::wrapping_sub)
     }
     #[inline(always)]
-    fn mul_i(self, a: Self::I, b: Self::I) -> Self::I {
-        map(a, b, i32::wrapping_mul)
-    }
-    #[inline(always)]
     fn max_i(self, a: Self::I, b: Self::I) -> Self::I {
         map(a, b, i32::max)
     }
@@ -190,10 +186,6 @@ impl Isa for Scalar {
     #[inline(always)]
     fn or_i(self, a: Self::I, b: Self::I) -> Self::I {
         map(a, b, |a, b| a | b)
-    }
-    #[inline(always)]
-    fn xor_i(self, a: Self::I, b: Self::I) -> Self::I {
-        map(a, b, |a, b| a ^ b)
     }
     #[inline(always)]
     fn shl<const N: u32>(self, a: Self::I) -> Self::I {

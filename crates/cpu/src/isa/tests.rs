@@ -55,10 +55,8 @@ impl Kernel for AllOps<'_> {
                 s.round_i(a),
                 s.add_i(w, v),
                 s.sub_i(w, v),
-                s.mul_i(w, v),
                 s.and_i(w, v),
                 s.or_i(w, v),
-                s.xor_i(w, v),
                 s.shl::<3>(w),
                 s.shr::<5>(w),
                 s.sra::<5>(w),
@@ -137,7 +135,7 @@ fn every_instruction_set_computes_the_same_bits() {
                     // How a NaN is widened to f32 and quieted is left open.
                     let nan = f32::from_bits(*g).is_nan() && f32::from_bits(*w).is_nan();
                     assert!(
-                        g == w || nan && (11..=31).contains(&i),
+                        g == w || nan && (11..=29).contains(&i),
                         "{isa} op {i} round {round}: {g:x} {w:x}"
                     );
                 }
@@ -157,14 +155,14 @@ fn the_portable_code_gives_the_exact_integers() {
             let dot = |code: &dyn Fn(u8) -> i32| -> i32 {
                 (0..4).map(|i| code(w[4 * lane + i]) * i32::from(x[i])).sum()
             };
-            assert_eq!(out[28][lane] as i32, 8 * dot(&|b| i32::from(b & 15)), "{isa} nibbles");
+            assert_eq!(out[26][lane] as i32, 8 * dot(&|b| i32::from(b & 15)), "{isa} nibbles");
             assert_eq!(
-                out[29][lane] as i32,
+                out[27][lane] as i32,
                 8 * dot(&|b| i32::from(b & 15)) * i32::from(w[lane] as i8),
                 "{isa} scaled"
             );
-            assert_eq!(out[30][lane] as i32, 4 * dot(&|b| i32::from(b & 63) - 32), "{isa} shifted");
-            assert_eq!(out[31][lane] as i32, 2 * dot(&|b| i32::from(b as i8)), "{isa} bytes");
+            assert_eq!(out[28][lane] as i32, 4 * dot(&|b| i32::from(b & 63) - 32), "{isa} shifted");
+            assert_eq!(out[29][lane] as i32, 2 * dot(&|b| i32::from(b as i8)), "{isa} bytes");
         }
     }
 }

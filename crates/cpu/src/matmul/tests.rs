@@ -3,7 +3,7 @@
 use super::*;
 use crate::isa::CpuIsa;
 use crate::quant::quantise_row;
-use crate::testing::{REAL_TYPES, Random, half_fields, stored_rows};
+use crate::testing::{Random, half_fields, stored_rows};
 use bytemuck::Zeroable;
 use tensor::blocks::decode;
 
@@ -126,7 +126,7 @@ fn inner(dtype: DType) -> [usize; 2] {
 #[test]
 fn products_are_the_defined_ones_bit_by_bit() {
     let mut random = Random(1);
-    for dtype in REAL_TYPES {
+    for dtype in DType::WEIGHTS {
         for k in inner(dtype) {
             for n in [1, 8, 29, 50] {
                 let stored = Stored::random(dtype, n, k, &mut random);
@@ -161,7 +161,7 @@ fn products_are_the_defined_ones_bit_by_bit() {
 #[test]
 fn products_are_near_the_real_ones() {
     let mut random = Random(2);
-    for dtype in REAL_TYPES {
+    for dtype in DType::WEIGHTS {
         let (n, k, m) = (19, 1024, 4);
         let stored = Stored::random(dtype, n, k, &mut random);
         let x = random.floats(m * k);
@@ -209,7 +209,7 @@ fn stored_max(stored: &Stored, row: usize) -> f32 {
 
 #[test]
 fn the_extremes_of_codes_do_not_overflow() {
-    for dtype in REAL_TYPES.into_iter().filter(|dtype| dtype.is_quantised()) {
+    for dtype in DType::WEIGHTS.into_iter().filter(|dtype| dtype.is_quantised()) {
         let k = 2 * dtype.block_len();
         for fill in [0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f] {
             let mut stored = Stored { dtype, n: 17, k, bytes: vec![fill; 17 * dtype.bytes_for(k).unwrap()] };
@@ -240,7 +240,7 @@ fn the_extremes_of_codes_do_not_overflow() {
 #[test]
 fn neither_the_split_nor_the_company_changes_a_bit() {
     let mut random = Random(3);
-    for dtype in REAL_TYPES {
+    for dtype in DType::WEIGHTS {
         let (n, k, m) = (77, inner(dtype)[1], 9);
         let stored = Stored::random(dtype, n, k, &mut random);
         let x = random.floats(m * k);
@@ -255,7 +255,7 @@ fn neither_the_split_nor_the_company_changes_a_bit() {
                 let want = product(&w, x, m, None);
                 for cuts in [vec![1], vec![2, 3], (1..w.groups()).collect()] {
                     let mut out = vec![f32::NAN; m * n];
-                    let shared = Output { data: SharedSlice::new(&mut out), stride: n, column: 0 };
+                    let shared = Output { data: SharedSlice::new(&mut out), stride: n };
                     let ends: Vec<usize> = cuts.iter().copied().chain([w.groups()]).collect();
                     std::thread::scope(|scope| {
                         let mut start = 0;
@@ -292,16 +292,14 @@ fn rows_go_where_the_lists_say_and_nothing_else_is_touched() {
         let mut out = vec![-7f32; 5 * 40];
         let rows = RowMap { count: 3, input: Some(&[5, 0, 5]), output: Some(&[4, 1, 0]) };
         let x = Activations::F32 { data: &padded, stride };
-        let shared = Output { data: SharedSlice::new(&mut out), stride: 40, column: 11 };
+        let shared = Output { data: SharedSlice::new(&mut out), stride: 40 };
         // SAFETY: nobody else uses the output.
         unsafe { matmul_groups(&w, 0..w.groups(), x, rows, None, shared) };
         for (row, out) in out.chunks(40).enumerate() {
             let source = [Some(5), Some(0), None, None, Some(5)][row];
             for (i, &got) in out.iter().enumerate() {
                 let want = match source {
-                    Some(source) if (11..11 + n).contains(&i) => {
-                        stored.exact(i - 11, &padded[source * stride..][..k])
-                    }
+                    Some(source) if i < n => stored.exact(i, &padded[source * stride..][..k]),
                     _ => -7.0,
                 };
                 assert_eq!(got.to_bits(), want.to_bits(), "{isa} row {row} column {i}");
@@ -313,7 +311,7 @@ fn rows_go_where_the_lists_say_and_nothing_else_is_touched() {
 #[test]
 fn what_is_not_finite_reaches_the_output() {
     let mut random = Random(5);
-    for dtype in REAL_TYPES.into_iter().filter(|dtype| dtype.is_quantised()) {
+    for dtype in DType::WEIGHTS.into_iter().filter(|dtype| dtype.is_quantised()) {
         let k = 2 * dtype.block_len();
         let mut x = random.floats(k);
         x[k - 3] = f32::INFINITY;
@@ -329,26 +327,26 @@ fn what_is_not_finite_reaches_the_output() {
 fn wrong_shapes_are_refused() {
     let w = Stored::random(DType::Q4_0, 10, 64, &mut Random(6)).pack(CpuIsa::detect());
     let x = vec![1f32; 128];
-    let refused = |rows: RowMap<'_>, stride: usize, len: usize, column: usize, out: usize| {
+    let refused = |rows: RowMap<'_>, stride: usize, len: usize, width: usize, out: usize| {
         let x = Activations::F32 { data: &x[..len], stride };
         let mut out = vec![0f32; out];
         let run = std::panic::AssertUnwindSafe(|| {
-            let out = Output { data: SharedSlice::new(&mut out), stride: 12, column };
+            let out = Output { data: SharedSlice::new(&mut out), stride: width };
             // SAFETY: nobody else uses the output.
             unsafe { matmul_groups(&w, 0..w.groups(), x, rows, None, out) };
         });
         std::panic::catch_unwind(run).is_err()
     };
-    assert!(!refused(RowMap::first(2), 64, 128, 0, 22));
-    assert!(refused(RowMap::first(3), 64, 128, 0, 36), "more rows than activations");
-    assert!(refused(RowMap::first(2), 64, 127, 0, 22), "the last row is short");
-    assert!(refused(RowMap::first(2), 63, 128, 0, 22), "rows overlap");
-    assert!(refused(RowMap::first(2), 64, 128, 0, 21), "the output is short");
-    assert!(refused(RowMap::first(1), 64, 128, 3, 36), "the column is past the row");
+    assert!(!refused(RowMap::first(2), 64, 128, 12, 22));
+    assert!(refused(RowMap::first(3), 64, 128, 12, 36), "more rows than activations");
+    assert!(refused(RowMap::first(2), 64, 127, 12, 22), "the last row is short");
+    assert!(refused(RowMap::first(2), 63, 128, 12, 22), "rows overlap");
+    assert!(refused(RowMap::first(2), 64, 128, 12, 21), "the output is short");
+    assert!(refused(RowMap::first(2), 64, 128, 9, 22), "an output row is short");
     let rows = RowMap { count: 1, input: Some(&[2]), output: None };
-    assert!(refused(rows, 64, 128, 0, 12), "no such row of activations");
+    assert!(refused(rows, 64, 128, 12, 12), "no such row of activations");
     let rows = RowMap { count: 1, input: None, output: Some(&[1]) };
-    assert!(refused(rows, 64, 128, 0, 12), "no such row of the output");
+    assert!(refused(rows, 64, 128, 12, 12), "no such row of the output");
     let rows = RowMap { count: 2, input: Some(&[0]), output: None };
-    assert!(refused(rows, 64, 128, 0, 24), "a list of another length");
+    assert!(refused(rows, 64, 128, 12, 24), "a list of another length");
 }

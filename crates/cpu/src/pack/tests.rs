@@ -1,12 +1,12 @@
 use super::*;
 use crate::matmul::gather_row;
-use crate::testing::{REAL_TYPES, Random, stored_rows};
+use crate::testing::{Random, stored_rows};
 use tensor::blocks::decode;
 
 #[test]
 fn every_format_keeps_every_value() {
     let mut random = Random(1);
-    for dtype in REAL_TYPES {
+    for dtype in DType::WEIGHTS {
         let k = 3 * dtype.block_len();
         for isa in CpuIsa::available() {
             for n in [1, 8, 19, 33] {

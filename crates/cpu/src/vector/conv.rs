@@ -4,22 +4,18 @@ use super::rows::{Rows, RowsMut};
 use crate::isa::{CpuIsa, Isa, Kernel};
 use crate::memory::SharedSlice;
 use std::ops::Range;
-
-/// The value of [`ShortConv::snap`] that stores nothing.
-pub const NO_SLOT: u32 = u32::MAX;
+use tensor::ops::NO_SNAP;
 
 /// Channels that are walked together: wide enough for whole cache lines, narrow enough to stay in registers and L1.
 const TILE: usize = 64;
 
-/// `y[t] = bias + sum over j of weight[.., j] * x[t - (taps - 1) + j]`, each channel by itself.
+/// `y[t] = sum over j of weight[.., j] * x[t - (taps - 1) + j]`, each channel by itself.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortConv<'a> {
     /// `[rows, channels]`
     pub x: Rows<'a>,
     /// `[channels, taps]`
     pub weight: &'a [f32],
-    /// `[channels]`
-    pub bias: Option<&'a [f32]>,
     /// Rows that a value reaches, its own included.
     pub taps: usize,
     /// `[sequences]`: rows of each sequence, in order. Rows after the last are padding; their output is zero.
@@ -28,7 +24,7 @@ pub struct ShortConv<'a> {
     pub slots: &'a [u32],
     /// `[rows]`: position of each row. A sequence whose first row has position 0 starts from zeros.
     pub pos: &'a [u32],
-    /// `[rows]`: the slot that receives the last `taps - 1` rows of x up to this one, or [`NO_SLOT`].
+    /// `[rows]`: the slot that receives the last `taps - 1` rows of x up to this one, or [`NO_SNAP`].
     pub snap: &'a [u32],
 }
 
@@ -54,7 +50,6 @@ pub unsafe fn short_conv(
     let used: usize = conv.extents.iter().map(|&n| n as usize).sum();
     assert!(conv.taps > 0 && conv.weight.len() == width * conv.taps, "a weight for each channel and tap");
     assert_eq!((conv.x.rows(), conv.x.dim()), (rows, width), "an x for each row and channel");
-    assert!(conv.bias.is_none_or(|b| b.len() == width), "a bias for each channel");
     assert!(
         used <= rows && conv.pos.len() >= used && conv.snap.len() >= used,
         "a position and slot for each row"
@@ -77,7 +72,7 @@ impl Kernel for Channels<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(mut self, s: S) {
-        let ShortConv { x, weight, bias, taps, extents, slots, pos, snap } = self.conv;
+        let ShortConv { x, weight, taps, extents, slots, pos, snap } = self.conv;
         let width = self.out.dim();
         let state = self.state;
         let stored = |slot: u32, age: usize, first: usize, len: usize| {
@@ -89,12 +84,10 @@ impl Kernel for Channels<'_> {
         let mut ring = vec![[0f32; TILE]; taps];
         for first in self.channels.clone().step_by(TILE) {
             let len = (self.channels.end - first).min(TILE);
-            let mut start = [0f32; TILE];
             for c in 0..len {
                 for (j, tap) in taps_of_tile.iter_mut().enumerate() {
                     tap[c] = weight[(first + c) * taps + j];
                 }
-                start[c] = bias.map_or(0.0, |b| b[first + c]);
             }
             let mut row = 0;
             for (&extent, &slot) in extents.iter().zip(slots) {
@@ -117,7 +110,7 @@ impl Kernel for Channels<'_> {
                         // SAFETY: `n` values are left at `i` in `out`; a whole vector fits the tile arrays at `i`, since
                         // TILE is a multiple of LANES.
                         unsafe {
-                            let mut sum = s.load(start.as_ptr().add(i));
+                            let mut sum = s.splat(0.0);
                             for (j, tap) in taps_of_tile.iter().enumerate() {
                                 let past = &ring[(t + 1 + j) % taps];
                                 sum = s.fma(s.load(tap.as_ptr().add(i)), s.load(past.as_ptr().add(i)), sum);
@@ -126,7 +119,7 @@ impl Kernel for Channels<'_> {
                         }
                         i += n;
                     }
-                    if snap[row] != NO_SLOT {
+                    if snap[row] != NO_SNAP {
                         for age in 0..taps - 1 {
                             // SAFETY: the caller vouches for these channels of the state.
                             let kept = unsafe { state.part_mut(stored(snap[row], age, first, len)) };

@@ -13,10 +13,6 @@ pub enum Unary {
     Sigmoid,
     /// x / (1 + e^-x)
     Silu,
-    /// tanh x
-    Tanh,
-    /// c tanh(x / c), which keeps values within ±c
-    SoftCap(f32),
     /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     GeluTanh,
     /// x times the normal distribution function of x
@@ -94,8 +90,6 @@ macro_rules! map2 {
 map2!(Scale(f32), |this, s, x, _| s.mul(x, s.splat(this.0)));
 map2!(Sigmoid, |_, s, x, _| math::sigmoid(s, x));
 map2!(Silu, |_, s, x, _| math::silu(s, x));
-map2!(Tanh, |_, s, x, _| math::tanh(s, x));
-map2!(SoftCap(f32), |this, s, x, _| s.mul(s.splat(this.0), math::tanh(s, s.div(x, s.splat(this.0)))));
 map2!(GeluTanh, |_, s, x, _| math::gelu_tanh(s, x));
 map2!(GeluErf, |_, s, x, _| math::gelu_erf(s, x));
 map2!(Add, |_, s, a, b| s.add(a, b));
@@ -109,12 +103,11 @@ map2!(SigmoidMul, |_, s, a, b| s.mul(math::sigmoid(s, a), b));
 fn map2<S: Isa>(s: S, op: impl Map2, a: Src<'_>, b: Src<'_>, mut out: RowsMut<'_>) {
     for index in 0..out.rows() {
         let out = out.row(index);
-        let (a, b, n) = (a.row(index, out), b.row(index, out), out.len());
+        let (a, b, n) = (a.row(index), b.row(index), out.len());
         let out = out.as_mut_ptr();
         let mut i = 0;
         while i + S::LANES <= n {
-            // SAFETY: the operands have as many values as `out` (checked on entry), and `i + LANES <= n`. An operand in
-            // place is read before the same lanes are written.
+            // SAFETY: the operands have as many values as `out` (checked on entry), and `i + LANES <= n`.
             unsafe { s.store(out.add(i), op.apply(s, s.load(a.add(i)), s.load(b.add(i)))) };
             i += S::LANES;
         }
@@ -138,8 +131,6 @@ impl Kernel for UnaryKernel<'_> {
             Unary::Scale(c) => map2(s, Scale(c), x, x, out),
             Unary::Sigmoid => map2(s, Sigmoid, x, x, out),
             Unary::Silu => map2(s, Silu, x, x, out),
-            Unary::Tanh => map2(s, Tanh, x, x, out),
-            Unary::SoftCap(c) => map2(s, SoftCap(c), x, x, out),
             Unary::GeluTanh => map2(s, GeluTanh, x, x, out),
             Unary::GeluErf => map2(s, GeluErf, x, x, out),
         }

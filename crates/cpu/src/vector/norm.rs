@@ -11,7 +11,7 @@ use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
 ///
 /// # Panics
 /// When `x` and `out` differ in shape, a row is not whole pieces, or `weight` does not have `width` values.
-pub fn rms_norm(isa: CpuIsa, x: Src<'_>, weight: Option<&[f32]>, width: usize, eps: f32, out: RowsMut<'_>) {
+pub fn rms_norm(isa: CpuIsa, x: Src<'_>, weight: &[f32], width: usize, eps: f32, out: RowsMut<'_>) {
     x.check(&out);
     check(weight, width, &out);
     isa.run(RmsNorm { x, weight, width, eps, out });
@@ -25,7 +25,7 @@ pub fn add_rms_norm(
     isa: CpuIsa,
     a: Src<'_>,
     b: Src<'_>,
-    weight: Option<&[f32]>,
+    weight: &[f32],
     eps: f32,
     sum: RowsMut<'_>,
     out: RowsMut<'_>,
@@ -37,13 +37,13 @@ pub fn add_rms_norm(
     isa.run(AddRmsNorm { a, b, weight, eps, sum, out });
 }
 
-fn check(weight: Option<&[f32]>, width: usize, out: &RowsMut<'_>) {
+fn check(weight: &[f32], width: usize, out: &RowsMut<'_>) {
     assert!(
         width > 0 && out.dim().is_multiple_of(width),
         "a row of {} values is not whole pieces of {width}",
         out.dim()
     );
-    assert!(weight.is_none_or(|w| w.len() == width), "the norm's weight does not have {width} values");
+    assert!(weight.len() == width, "the norm's weight does not have {width} values");
 }
 
 /// # Safety
@@ -76,7 +76,7 @@ unsafe fn sum_of_squares<S: Isa>(s: S, x: *const f32, n: usize) -> f32 {
 /// Norms `n` values.
 ///
 /// # Safety
-/// `x` must be readable and `out` writable for `n` f32; they are the same or apart. `weight` is null or readable for `n`.
+/// `x` and `weight` must be readable and `out` writable for `n` f32, apart from each other.
 #[inline(always)]
 unsafe fn norm<S: Isa>(s: S, x: *const f32, weight: *const f32, n: usize, eps: f32, out: *mut f32) {
     // SAFETY: the caller's contract.
@@ -86,29 +86,23 @@ unsafe fn norm<S: Isa>(s: S, x: *const f32, weight: *const f32, n: usize, eps: f
     let mut i = 0;
     while i < n {
         let len = (n - i).min(S::LANES);
-        // SAFETY: `len` values are left at `i` in each; each lane is read before it is written.
+        // SAFETY: `len` values are left at `i` in each.
         unsafe {
             if len == S::LANES {
                 let y = s.mul(s.load(x.add(i)), scales);
-                let y = if weight.is_null() { y } else { s.mul(y, s.load(weight.add(i))) };
-                s.store(out.add(i), y);
+                s.store(out.add(i), s.mul(y, s.load(weight.add(i))));
             } else {
                 let y = s.mul(s.load_partial(x.add(i), len), scales);
-                let y = if weight.is_null() { y } else { s.mul(y, s.load_partial(weight.add(i), len)) };
-                s.store_partial(out.add(i), y, len);
+                s.store_partial(out.add(i), s.mul(y, s.load_partial(weight.add(i), len)), len);
             }
         }
         i += len;
     }
 }
 
-fn pointer(weight: Option<&[f32]>) -> *const f32 {
-    weight.map_or(std::ptr::null(), <[f32]>::as_ptr)
-}
-
 struct RmsNorm<'a> {
     x: Src<'a>,
-    weight: Option<&'a [f32]>,
+    weight: &'a [f32],
     width: usize,
     eps: f32,
     out: RowsMut<'a>,
@@ -119,10 +113,10 @@ impl Kernel for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(mut self, s: S) {
-        let weight = pointer(self.weight);
+        let weight = self.weight.as_ptr();
         for index in 0..self.out.rows() {
             let out = self.out.row(index);
-            let x = self.x.row(index, out);
+            let x = self.x.row(index);
             let mut at = 0;
             while at < out.len() {
                 // SAFETY: shapes were checked on entry: the piece lies in the row of `x` and of `out`, and `weight` has
@@ -137,7 +131,7 @@ impl Kernel for RmsNorm<'_> {
 struct AddRmsNorm<'a> {
     a: Src<'a>,
     b: Src<'a>,
-    weight: Option<&'a [f32]>,
+    weight: &'a [f32],
     eps: f32,
     sum: RowsMut<'a>,
     out: RowsMut<'a>,
@@ -148,16 +142,15 @@ impl Kernel for AddRmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(mut self, s: S) {
-        let weight = pointer(self.weight);
+        let weight = self.weight.as_ptr();
         for index in 0..self.out.rows() {
             let sum = self.sum.row(index);
-            let (a, b, n) = (self.a.row(index, sum), self.b.row(index, sum), sum.len());
+            let (a, b, n) = (self.a.row(index), self.b.row(index), sum.len());
             let sum = sum.as_mut_ptr();
             let mut i = 0;
             while i < n {
                 let len = (n - i).min(S::LANES);
-                // SAFETY: shapes were checked on entry; `len` values are left at `i`; each lane is read before it is
-                // written.
+                // SAFETY: shapes were checked on entry; `len` values are left at `i`.
                 unsafe {
                     if len == S::LANES {
                         s.store(sum.add(i), s.add(s.load(a.add(i)), s.load(b.add(i))));

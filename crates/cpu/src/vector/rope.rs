@@ -90,18 +90,16 @@ impl Kernel for Rope<'_> {
         for index in 0..self.out.rows() {
             let (cos, sin) = (self.cos.row(index).as_ptr(), self.sin.row(index).as_ptr());
             let out = self.out.row(index);
-            let x = self.x.row(index, out);
+            let x = self.x.row(index);
             let mut head = 0;
             while head < out.len() {
                 // SAFETY: shapes were checked on entry, so the head lies within the row of `x` and of `out`, and both of
-                // its halves within the head. `x` is `out` or apart from it.
+                // its halves within the head. What is read is not what is written.
                 unsafe {
                     let (x, out) = (x.add(head), out.as_mut_ptr().add(head));
                     rotate(s, x, half, cos, sin, out);
-                    if !std::ptr::eq(x, out) {
-                        let rest = self.head_dim - 2 * half;
-                        std::ptr::copy_nonoverlapping(x.add(2 * half), out.add(2 * half), rest);
-                    }
+                    let rest = self.head_dim - 2 * half;
+                    std::ptr::copy_nonoverlapping(x.add(2 * half), out.add(2 * half), rest);
                 }
                 head += self.head_dim;
             }
@@ -110,13 +108,13 @@ impl Kernel for Rope<'_> {
 }
 
 /// # Safety
-/// `x` must be readable and `out` writable for `2 * half` f32, the same or apart; `cos` and `sin` readable for `half`.
+/// `x` must be readable and `out` writable for `2 * half` f32, apart from each other; `cos` and `sin` readable for `half`.
 #[inline(always)]
 unsafe fn rotate<S: Isa>(s: S, x: *const f32, half: usize, cos: *const f32, sin: *const f32, out: *mut f32) {
     let mut i = 0;
     while i < half {
         let len = (half - i).min(S::LANES);
-        // SAFETY: `len` values are left at `i` in each half; all lanes are read before they are written.
+        // SAFETY: `len` values are left at `i` in each half.
         unsafe {
             if len == S::LANES {
                 let (a, b) = (s.load(x.add(i)), s.load(x.add(half + i)));

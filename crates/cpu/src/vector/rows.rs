@@ -30,8 +30,6 @@ pub enum Src<'a> {
     Rows(Rows<'a>),
     /// One row that every row of the output uses.
     Row(&'a [f32]),
-    /// The output itself holds the operand: the kernel works in place.
-    Out,
 }
 
 // SAFETY: a `Rows` only reads what it borrows, as a `&[f32]` does.
@@ -235,18 +233,16 @@ impl Src<'_> {
                 assert_eq!((x.rows, x.dim), (out.rows, out.dim), "operand and output differ in shape");
             }
             Src::Row(x) => assert_eq!(x.len(), out.dim, "operand row and output row differ in length"),
-            Src::Out => {}
         }
     }
 
-    /// Where the operand of the output row `out` with number `index` starts. Valid for as many values as `out`, once
+    /// Where the operand of the output row with number `index` starts. Valid for as many values as that row, once
     /// [`Src::check`] has passed.
     #[inline(always)]
-    pub(super) fn row(&self, index: usize, out: &[f32]) -> *const f32 {
+    pub(super) fn row(&self, index: usize) -> *const f32 {
         match self {
             Src::Rows(x) => x.row(index).as_ptr(),
             Src::Row(x) => x.as_ptr(),
-            Src::Out => out.as_ptr(),
         }
     }
 }

@@ -27,7 +27,7 @@ impl Kernel for Softmax<'_> {
     fn run<S: Isa>(mut self, s: S) {
         for index in 0..self.out.rows() {
             let out = self.out.row(index);
-            let (x, n) = (self.x.row(index, out), out.len());
+            let (x, n) = (self.x.row(index), out.len());
             // SAFETY: shapes were checked on entry.
             unsafe { row(s, x, n, out.as_mut_ptr()) };
         }
@@ -35,7 +35,7 @@ impl Kernel for Softmax<'_> {
 }
 
 /// # Safety
-/// `x` must be readable and `out` writable for `n` f32; they are the same or apart.
+/// `x` must be readable and `out` writable for `n` f32, apart from each other.
 #[inline(always)]
 unsafe fn row<S: Isa>(s: S, x: *const f32, n: usize, out: *mut f32) {
     let whole = n - n % VIRTUAL_LANES;

@@ -3,12 +3,12 @@
 //! The policy, in order: logit bias, allowed-token mask, penalties, then the four stages of
 //! [`SamplingOptions::stages`] (by default temperature, top-k, top-p, min-p), then one draw. Every truncation is exact
 //! over the whole vocabulary, whatever its size, and orders tokens by logit, highest first, then by id, lowest first.
-//! The draw comes from [`graph::Stream`], keyed by seed and token index, so it does not depend on what else ran.
+//! The draw comes from [`graph::Stream`], keyed by seed and token index, so it does not depend on what else ran. Weights
+//! are integers ([`tensor::sampling`]), so a device that draws ([`tensor::Op::Sample`]) draws the same token.
 
 mod history;
 mod likelihood;
 mod options;
-mod rank;
 mod sampler;
 
 use thiserror::Error;
@@ -57,12 +57,10 @@ pub enum SamplingError {
         needed: usize,
     },
     /// A logit is NaN or positive infinity, so the computation before it went wrong.
-    #[error("the logit of token {id} is {value} after bias and penalties: it must be finite or -inf")]
+    #[error("the logit of token {id} is NaN or +inf: it must be finite or -inf")]
     Logit {
         /// The first such token.
         id: u32,
-        /// Its logit.
-        value: f32,
     },
     /// Every token is at negative infinity or masked.
     #[error("no token is left to sample: every logit is -inf or forbidden by bias or mask")]

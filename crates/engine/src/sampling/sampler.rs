@@ -1,10 +1,10 @@
 //! One sequence's sampler: the policy of [`SamplingOptions`] applied to row after row.
 
 use graph::Stream;
+use tensor::sampling::{Candidates, Policy, Ranked, least_weight, select, share, sharpness};
 
 use super::history::History;
 use super::likelihood::log_normaliser;
-use super::rank::{Ranked, select};
 use super::{SamplingError, SamplingOptions, Stage};
 
 /// Samples one sequence. Holds the history its penalties need; draws are a function of seed and token index alone.
@@ -14,12 +14,10 @@ pub struct Sampler {
     vocab: usize,
     stream: Stream,
     history: History,
-    /// Tokens still in play, in order of id.
-    kept: Vec<Ranked>,
-    /// The weight of each of `kept`: `exp((logit - max) / temperature)`.
-    weights: Vec<f64>,
-    /// Where a stage sorts or selects.
-    scratch: Vec<Ranked>,
+    /// Tokens still in play.
+    candidates: Candidates,
+    /// The most probable tokens, when log-probabilities are wanted.
+    top: Vec<Ranked>,
     /// The row as given, when log-probabilities are wanted.
     raw: Vec<f32>,
 }
@@ -65,9 +63,8 @@ impl Sampler {
             stream: Stream::new(options.seed.unwrap_or(entropy)),
             history: History::new(options.penalty_last_n),
             options,
-            kept: Vec::new(),
-            weights: Vec::new(),
-            scratch: Vec::new(),
+            candidates: Candidates::default(),
+            top: Vec::new(),
             raw: Vec::new(),
         })
     }
@@ -129,8 +126,8 @@ impl Sampler {
         let id = if self.options.temperature == 0.0 {
             best.id()
         } else {
-            self.truncate(best.logit(), admitted(logits, mask));
-            self.draw(self.stream.draw(token_index)).unwrap_or(best).id()
+            let sharpness = self.truncate(best, admitted(logits, mask));
+            self.candidates.draw(self.stream.word(token_index), sharpness).unwrap_or(best.id())
         };
         Ok(Sampled { id, logprobs: self.options.logprobs.map(|n| self.logprobs(id, n)) })
     }
@@ -148,10 +145,9 @@ impl Sampler {
         if self.options.temperature == 0.0 {
             return Ok(vec![Candidate { id: best.id(), probability: 1.0 }]);
         }
-        self.truncate(best.logit(), admitted(logits, mask));
-        let total = self.weights.iter().sum::<f64>();
-        let tokens = self.kept.iter().zip(&self.weights);
-        Ok(tokens.map(|(token, weight)| Candidate { id: token.id(), probability: weight / total }).collect())
+        let sharpness = self.truncate(best, admitted(logits, mask));
+        let shares = self.candidates.shares(sharpness);
+        Ok(shares.map(|(id, probability)| Candidate { id, probability }).collect())
     }
 
     /// Checks the row, applies bias and penalties to it, and finds the first of the admitted tokens.
@@ -172,123 +168,77 @@ impl Sampler {
         let unusable = |value: f32| value.is_nan() || value == f32::INFINITY;
         // Without an early exit the check runs in vector lanes: 0.2 ms less at 262 144 tokens.
         if logits.iter().fold(false, |found, &value| found | unusable(value))
-            && let Some((id, &value)) = (0..).zip(logits.iter()).find(|&(_, &value)| unusable(value))
+            && let Some(id) = (0..).zip(logits.iter()).find(|&(_, &value)| unusable(value)).map(|(id, _)| id)
         {
-            return Err(SamplingError::Logit { id, value });
+            return Err(SamplingError::Logit { id });
         }
         admitted(logits, mask).max().ok_or(SamplingError::NothingLeft)
     }
 
-    /// Runs the stages over `tokens`, in order of id and the highest at `max`, and leaves what they keep in `kept` and
-    /// its weights at the policy's temperature in `weights`.
+    /// Runs the stages over `tokens`, in order of id and the highest of them `best`, and leaves what they keep in
+    /// `candidates`. Gives the sharpness of the policy's temperature.
     ///
-    /// A temperature never reorders tokens, so it is a divisor of the exponent and not a pass over the row.
-    fn truncate(&mut self, max: f32, tokens: impl Iterator<Item = Ranked>) {
-        let mut stages = self.options.stages.into_iter().peekable();
-        let mut temperature = 1.0;
+    /// A temperature never reorders tokens, so it is a factor of the exponent and not a pass over the row.
+    fn truncate(&mut self, best: Ranked, tokens: impl Iterator<Item = Ranked>) -> f32 {
+        let options = &self.options;
+        let tempered = sharpness(options.temperature);
+        let mut stages = options.stages.into_iter().peekable();
+        let mut sharpness = sharpness(1.0);
         if stages.next_if_eq(&Stage::Temperature).is_some() {
-            temperature = f64::from(self.options.temperature);
+            sharpness = tempered;
         }
-        self.kept.clear();
-        match self.options.top_k {
-            // Few tokens pass a leading top-k: the whole vocabulary is then never listed.
-            Some(k) if stages.next_if_eq(&Stage::TopK).is_some() => {
-                select(tokens, k, &mut self.kept);
-                self.kept.sort_unstable_by_key(|token| token.id());
-            }
-            _ => self.kept.extend(tokens),
-        }
+        let top_k = options.top_k.filter(|_| stages.next_if_eq(&Stage::TopK).is_some());
+        self.candidates.start(best, tokens, top_k);
         for stage in stages {
             match stage {
-                Stage::Temperature => temperature = f64::from(self.options.temperature),
-                Stage::TopK => self.top_k(),
-                Stage::TopP => self.top_p(max, temperature),
-                Stage::MinP => self.min_p(max, temperature),
+                Stage::Temperature => sharpness = tempered,
+                Stage::TopK => options.top_k.into_iter().for_each(|k| self.candidates.top_k(k)),
+                Stage::TopP => self.candidates.top_p(share(options.top_p), sharpness),
+                Stage::MinP => self.candidates.min_p(least_weight(options.min_p), sharpness),
             }
         }
-        self.weigh(max, temperature);
+        sharpness
     }
 
-    fn top_k(&mut self) {
-        if let Some(k) = self.options.top_k
-            && k < self.kept.len()
-        {
-            select(self.kept.iter().copied(), k, &mut self.scratch);
-            self.keep_selected();
-        }
-    }
-
-    fn top_p(&mut self, max: f32, temperature: f64) {
-        let p = f64::from(self.options.top_p);
-        if p == 1.0 {
-            return;
-        }
-        self.weigh(max, temperature);
-        let total = self.weights.iter().sum::<f64>();
-        // All the tokens lighter than (1 - p) * total / n weigh less than (1 - p) * total together, so the nucleus
-        // lies within the rest, and only the rest need sorting. Half of the bound leaves room for rounding.
-        let floor = 0.5 * (1.0 - p) * total / self.kept.len() as f64;
-        let heavy = self.kept.iter().zip(&self.weights).filter(|&(_, &weight)| weight >= floor);
-        self.scratch.clear();
-        self.scratch.extend(heavy.map(|(&token, _)| token));
-        self.scratch.sort_unstable_by(|a, b| b.cmp(a));
-        let mut sum = 0.0;
-        let crossing = self.scratch.iter().position(|token| {
-            sum += weight(*token, max, temperature);
-            sum >= p * total
+    /// Whether [`tensor::Op::Sample`] is this policy, so that a device can draw: no history, bias or log-probabilities, and
+    /// stages in an order that comes to the op's. The request's own options alone decide.
+    pub(crate) fn fits_device(&self) -> bool {
+        let o = &self.options;
+        let active = o.stages.iter().filter_map(|stage| match stage {
+            // These two may change places: a temperature never reorders tokens.
+            Stage::Temperature => (o.temperature != 1.0).then_some(0),
+            Stage::TopK => o.top_k.map(|_| 0),
+            Stage::TopP => (o.top_p < 1.0).then_some(1),
+            Stage::MinP => (o.min_p > 0.0).then_some(2),
         });
-        if let Some(at) = crossing {
-            self.scratch.truncate(at + 1);
-            self.keep_selected();
+        let in_order = o.temperature == 0.0 || active.is_sorted();
+        in_order && !o.penalises() && o.logit_bias.is_empty() && o.logprobs.is_none()
+    }
+
+    /// What the device is to do for the token at `token_index`.
+    pub(crate) fn policy(&self, token_index: u64) -> Policy {
+        let o = &self.options;
+        if o.temperature == 0.0 {
+            return Policy::default();
         }
-    }
-
-    fn min_p(&mut self, max: f32, temperature: f64) {
-        let min_p = f64::from(self.options.min_p);
-        if min_p == 0.0 {
-            return;
+        Policy {
+            uniform: self.stream.word(token_index),
+            sharpness: sharpness(o.temperature),
+            top_k: o.top_k.map_or(0, |k| u32::try_from(k).unwrap_or(0)),
+            top_p: share(o.top_p),
+            min_p: least_weight(o.min_p),
         }
-        // The heaviest weighs 1. Most of a vocabulary is far below the threshold: no exponential for those.
-        let far = f64::from(max) + temperature * (min_p.ln() - 0.01);
-        self.kept
-            .retain(|token| f64::from(token.logit()) >= far && weight(*token, max, temperature) >= min_p);
-    }
-
-    /// Cuts `kept` to the tokens in `scratch`, which are its first ones in rank and at least one.
-    fn keep_selected(&mut self) {
-        if let Some(&last) = self.scratch.iter().min() {
-            self.kept.retain(|token| *token >= last);
-        }
-    }
-
-    fn weigh(&mut self, max: f32, temperature: f64) {
-        self.weights.clear();
-        self.weights.extend(self.kept.iter().map(|token| weight(*token, max, temperature)));
-    }
-
-    /// The first token, in order of id, at which the sum of weights exceeds the share `uniform` (below 1) of the total.
-    ///
-    /// The comparison is strict, so a token of weight 0 is never drawn. Both sums run in one order, so the last partial
-    /// sum is the total and the search always ends inside.
-    fn draw(&self, uniform: f32) -> Option<Ranked> {
-        let target = f64::from(uniform) * self.weights.iter().sum::<f64>();
-        let mut sum = 0.0;
-        let drawn = self.weights.iter().position(|weight| {
-            sum += weight;
-            sum > target
-        });
-        drawn.map(|at| self.kept[at])
     }
 
     fn logprobs(&mut self, id: u32, n: usize) -> Logprobs {
         let normaliser = log_normaliser(&self.raw);
         let logprob = |logit: f32| (f64::from(logit) - normaliser) as f32;
         let tokens = (0u32..).zip(&self.raw).map(|(id, &logit)| Ranked::new(logit, id));
-        select(tokens, n, &mut self.scratch);
-        self.scratch.sort_unstable_by(|a, b| b.cmp(a));
+        select(tokens, n, &mut self.top);
+        self.top.sort_unstable_by(|a, b| b.cmp(a));
         Logprobs {
             sampled: logprob(self.raw[id as usize]),
-            top: self.scratch.iter().map(|token| (token.id(), logprob(token.logit()))).collect(),
+            top: self.top.iter().map(|token| (token.id(), logprob(token.logit()))).collect(),
         }
     }
 }
@@ -298,24 +248,4 @@ fn admitted<'a>(logits: &'a [f32], mask: Option<&'a [u32]>) -> impl Iterator<Ite
     let allowed = move |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
     let above = (0u32..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
     above.filter(move |&(id, _)| allowed(id)).map(|(id, &logit)| Ranked::new(logit, id))
-}
-
-/// The weight of a token relative to one at `max`, the highest logit in play.
-fn weight(token: Ranked, max: f32, temperature: f64) -> f64 {
-    ((f64::from(token.logit()) - f64::from(max)) / temperature).exp()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_draw_exceeds_its_share_strictly_in_order_of_id() {
-        let mut sampler = Sampler::new(SamplingOptions::default(), 4, 0).unwrap();
-        sampler.kept = (0..4).map(|id| Ranked::new(0.0, id)).collect();
-        sampler.weights = vec![0.0, 1.0, 1.0, 0.0];
-        for (uniform, id) in [(0.0, 1), (0.499_999_97, 1), (0.5, 2), (0.999_999_94, 2)] {
-            assert_eq!(sampler.draw(uniform).map(Ranked::id), Some(id), "at {uniform}");
-        }
-    }
 }

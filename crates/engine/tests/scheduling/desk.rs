@@ -51,12 +51,12 @@ pub(crate) fn prompt(len: usize, salt: u32) -> Vec<u32> {
 
 /// Greedy continuation by at most `max_tokens`.
 pub(crate) fn generate(prompt: Vec<u32>, max_tokens: usize) -> Request {
-    let task = Task::Generate {
-        max_tokens: Some(max_tokens),
-        sampling: SamplingOptions::default(),
-        entropy: 0,
-        stop: vec![],
-    };
+    sample(prompt, max_tokens, SamplingOptions::default())
+}
+
+/// Continuation by at most `max_tokens`, drawn in this way.
+pub(crate) fn sample(prompt: Vec<u32>, max_tokens: usize, sampling: SamplingOptions) -> Request {
+    let task = Task::Generate { max_tokens: Some(max_tokens), sampling, entropy: 0, stop: vec![] };
     Request { prompt, task }
 }
 
@@ -70,8 +70,12 @@ impl Desk {
     }
 
     pub(crate) fn on(case: &str, fault: Fault, options: EngineOptions) -> Desk {
+        Desk::without_logits(case, fault, EngineOptions { logits: true, ..options })
+    }
+
+    /// Logits are reported only if the options say so.
+    pub(crate) fn without_logits(case: &str, fault: Fault, options: EngineOptions) -> Desk {
         let device = Arc::new(FaultyBackend::new(CPU.clone(), fault));
-        let options = EngineOptions { logits: true, ..options };
         let engine = Engine::new(model(case), device.clone(), &options, &mut |_, _| {});
         let engine = engine.unwrap_or_else(|e| panic!("{e}"));
         Desk { engine, device, answers: BTreeMap::new(), open: vec![], begun: vec![], ended: vec![] }

@@ -1,5 +1,6 @@
 //! Requests in an engine: order, limits, cancelling, preemption, failures.
 
+mod ahead;
 mod desk;
 mod limits;
 mod mixes;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
 use gristmill_engine::EngineOptions;
+use gristmill_engine::sampling::SamplingOptions;
 use proptest::prelude::*;
 
-use crate::desk::{Answer, Desk, alone, generate, pool_of, prompt, score};
+use crate::desk::{Answer, Desk, alone, pool_of, prompt, sample, score};
 use checks::faults::Fault;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -15,6 +16,20 @@ struct Ask {
     salt: u32,
     /// Tokens to generate; `None` scores the last half of the prompt.
     tokens: Option<usize>,
+    /// Which of [`policy`]'s.
+    policy: usize,
+}
+
+/// Greedy; policies that a device can follow; one that needs the host.
+fn policy(which: usize) -> SamplingOptions {
+    let hot = SamplingOptions { temperature: 0.9, seed: Some(which as u64), ..SamplingOptions::default() };
+    match which {
+        0 => SamplingOptions::default(),
+        1 => hot,
+        2 => SamplingOptions { temperature: 1.3, top_k: Some(20), top_p: 0.8, ..hot },
+        3 => SamplingOptions { min_p: 0.1, ..hot },
+        _ => SamplingOptions { repetition_penalty: 1.3, ..hot },
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +44,7 @@ struct Turn {
 fn request(ask: Ask) -> gristmill_engine::Request {
     let tokens = prompt(ask.len, ask.salt);
     match ask.tokens {
-        Some(n) => generate(tokens, n),
+        Some(n) => sample(tokens, n, policy(ask.policy)),
         None => score(tokens, ask.len / 2),
     }
 }
@@ -45,13 +60,18 @@ fn expected(case: &'static str, ask: Ask) -> Answer {
 fn turn() -> impl Strategy<Value = Turn> {
     let len = prop::sample::select(vec![1usize, 5, 15, 16, 17, 40, 64, 70]);
     let tokens = prop::option::weighted(0.8, prop::sample::select(vec![1usize, 3, 18]));
-    let ask = (len, 0..3u32, tokens).prop_map(|(len, salt, tokens)| Ask { len, salt, tokens });
+    let ask = (len, 0..3u32, tokens, 0..5usize).prop_map(|(len, salt, tokens, policy)| Ask {
+        len,
+        salt,
+        tokens,
+        policy,
+    });
     let cancel = prop::option::weighted(0.2, 0..5usize);
     (ask, 0..3usize, cancel).prop_map(|(ask, wait, cancel)| Turn { ask, wait, cancel })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_answer_is_that_given_alone(
@@ -60,8 +80,9 @@ proptest! {
         max_sequences in 1..6usize,
         chunk in prop::sample::select(vec![1usize, 7, 16, 64, 512]),
         blocks in 6..20usize,
+        run_ahead in any::<bool>(),
     ) {
-        let base = EngineOptions { context: Some(96), max_sequences, chunk, ..EngineOptions::default() };
+        let base = EngineOptions { context: Some(96), max_sequences, chunk, run_ahead: Some(run_ahead), ..EngineOptions::default() };
         let bytes = Desk::on(case, Fault::None, base.clone()).bytes_of(blocks);
         let mut desk = Desk::on(case, Fault::None, EngineOptions { cache_bytes: Some(bytes), ..base });
         let (mut ids, mut cancels, mut round) = (vec![], vec![], 0);

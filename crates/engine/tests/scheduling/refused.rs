@@ -15,6 +15,10 @@ fn options(precision: Precision, chunk: usize) -> EngineOptions {
     EngineOptions { context: Some(128), precision: Some(precision), chunk, ..EngineOptions::default() }
 }
 
+fn ahead(run_ahead: bool, options: EngineOptions) -> EngineOptions {
+    EngineOptions { run_ahead: Some(run_ahead), ..options }
+}
+
 /// A prompt with the bad token at these positions.
 fn with_bad(len: usize, salt: u32, at: &[usize]) -> Vec<u32> {
     let mut tokens = prompt(len, salt);
@@ -45,8 +49,8 @@ fn the_requests_of_refused_rows_fail_and_no_others() {
     ];
     for precision in [Precision::Exact, Precision::Fast] {
         // Chunks cut some bad prompts before their bad token, others behind it.
-        for chunk in [512, 10, 1] {
-            let options = || options(precision, chunk);
+        for (chunk, run_ahead) in [(512, false), (512, true), (10, true), (10, false), (1, true)] {
+            let options = || ahead(run_ahead, options(precision, chunk));
             let mut desk = Desk::on(MODEL, Fault::NanFrom(BAD), options());
             let ids = mix
                 .clone()
@@ -72,7 +76,13 @@ fn the_requests_of_refused_rows_fail_and_no_others() {
 /// A token that the request itself drew: it has been reported, what came before stands.
 #[test]
 fn a_request_fails_while_it_decodes() {
-    let options = || options(Precision::Exact, 512);
+    for run_ahead in [false, true] {
+        fails_while_it_decodes(&ahead(run_ahead, options(Precision::Exact, 512)));
+    }
+}
+
+fn fails_while_it_decodes(options: &EngineOptions) {
+    let options = || options.clone();
     let free = alone(MODEL, generate(prompt(9, 1), 8), options());
     let others = [generate(prompt(20, 5), 12), generate(prompt(3, 6), 12)];
     let want = others.clone().map(|request| alone(MODEL, request, options()));
@@ -102,7 +112,7 @@ fn what_a_refused_request_held_is_free_again() {
             assert_eq!(failed_at(&desk, id), 70 + i);
         }
     }
-    let whole = desk.submit(generate(prompt(128, 3), 1));
+    let whole = desk.submit(generate(prompt(127, 3), 1));
     desk.finish();
     assert_eq!(desk.answer(whole).end, Some(Ok(Finish::MaxTokens)));
 }
@@ -116,7 +126,7 @@ fn a_cancelled_request_does_not_fail() {
     let other = desk.submit(generate(prompt(8, 1), 3));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     let _ = desk.engine.poll(&mut cx);
-    desk.engine.cancel(failing);
+    desk.cancel(failing);
     desk.finish();
     assert!(!desk.answers.contains_key(&failing));
     assert_eq!(desk.answer(other), &alone(MODEL, generate(prompt(8, 1), 3), options()));

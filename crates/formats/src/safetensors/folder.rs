@@ -49,10 +49,10 @@ pub enum FolderError {
     #[error("{}: {found}", .path.display())]
     Foreign { path: PathBuf, found: Foreign },
     /// The folder holds no configuration.
-    #[error("{} has no {CONFIG}: not the folder of a Hugging Face checkpoint{hint}", .dir.display())]
+    #[error("{} has no {CONFIG}: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists{hint}", .dir.display())]
     NoConfig { dir: PathBuf, hint: String },
     /// The folder holds no weights that can be read.
-    #[error("{} has neither {SINGLE} nor {INDEX}{hint}", .dir.display())]
+    #[error("{} has neither {SINGLE} nor {INDEX}: fetch them into the folder{hint}", .dir.display())]
     NoWeights { dir: PathBuf, hint: String },
     /// A JSON file is not one.
     #[error("{}: {message}", .path.display())]

@@ -13,13 +13,15 @@ const LANES: u32 = 64u;
 
 var<workgroup> query: array<f32, DK>;
 var<workgroup> scores: array<f32, SPLIT>;
+// Where the rows of the split's keys lie.
+var<workgroup> places: array<u32, SPLIT>;
 var<workgroup> reduced: array<f32, LANES>;
 var<workgroup> range_: vec2<u32>;
 
 //#if HALF == 1
 fn key_pair(at: u32, i: u32) -> vec2<f32> {
     let w = kv[at + i];
-    return vec2<f32>(half(w & 0xffffu), half(w >> 16u));
+    return vec2<f32>(half_(w & 0xffffu), half_(w >> 16u));
 }
 //#end
 
@@ -32,7 +34,17 @@ fn score(at: u32) -> f32 {
     sum = sum * p.scale;
 //#end
 //#if HALF == 1
-    for (var d = 0u; d < DK / 2u; d++) {
+    var d = 0u;
+    for (; d + 8u <= DK / 2u; d += 8u) {
+//#for j in 8
+        let k_${j} = key_pair(at, d + ${j}u);
+//#end
+//#for j in 8
+        sum = fma(query[2u * (d + ${j}u)], k_${j}.x, sum);
+        sum = fma(query[2u * (d + ${j}u) + 1u], k_${j}.y, sum);
+//#end
+    }
+    for (; d < DK / 2u; d++) {
         let k = key_pair(at, d);
         sum = fma(query[2u * d], k.x, sum);
         sum = fma(query[2u * d + 1u], k.y, sum);
@@ -53,7 +65,7 @@ fn value(at: u32, d: u32) -> f32 {
     return bitcast<f32>(kv[at + K_WORDS + d]);
 //#end
 //#if HALF == 1
-    return half((kv[at + K_WORDS + d / 2u] >> (16u * (d % 2u))) & 0xffffu);
+    return half_((kv[at + K_WORDS + d / 2u] >> (16u * (d % 2u))) & 0xffffu);
 //#end
 }
 
@@ -63,7 +75,9 @@ struct Part { top: f32, sum: f32, values: array<f32, STEPS> }
 fn attend(pages: u32, head: u32, start: u32, first: u32, until: u32, lane: u32) -> Part {
     var top = -infinity();
     for (var key = first + lane; key < until; key += LANES) {
-        let s = score(kv_row(pages, p.blocks, head, key));
+        let at = kv_row(pages, p.blocks, head, key);
+        places[key - start] = at;
+        let s = score(at);
         scores[key - start] = s;
         top = max(top, s);
     }
@@ -84,8 +98,7 @@ fn attend(pages: u32, head: u32, start: u32, first: u32, until: u32, lane: u32) 
             let e = exp_(scores[key - start] - top);
             sum = sum + e;
 //#if HALF == 1
-            let at = kv_row(pages, p.blocks, head, key);
-            scores[key - start] = e * bitcast<f32>(kv[at + ROW - 1u]);
+            scores[key - start] = e * bitcast<f32>(kv[places[key - start] + ROW - 1u]);
 //#end
 //#if HALF == 0
             scores[key - start] = e;
@@ -106,11 +119,24 @@ fn attend(pages: u32, head: u32, start: u32, first: u32, until: u32, lane: u32) 
 //#for i in STEPS
     var v_${i} = 0.0;
 //#end
-    for (var key = first; key < until; key++) {
-        let at = kv_row(pages, p.blocks, head, key);
-        let w = scores[key - start];
+    // Eight at a time, so that their loads are under way together; the sums are in order all the same.
+    var key = first - start;
+    for (; key + 8u <= until - start; key += 8u) {
 //#for i in STEPS
-        v_${i} = fma(w, value(at, min(lane + LANES * ${i}u, DV - 1u)), v_${i});
+        {
+            let d = min(lane + LANES * ${i}u, DV - 1u);
+//#for j in 8
+            let x_${j} = value(places[key + ${j}u], d);
+//#end
+//#for j in 8
+            v_${i} = fma(scores[key + ${j}u], x_${j}, v_${i});
+//#end
+        }
+//#end
+    }
+    for (; key < until - start; key++) {
+//#for i in STEPS
+        v_${i} = fma(scores[key], value(places[key], min(lane + LANES * ${i}u, DV - 1u)), v_${i});
 //#end
     }
 //#for i in STEPS

@@ -1,52 +1,20 @@
-// Rows as blocks of 32 8-bit codes. `meta_` has for each block its scale, and the sums of the codes of its halves.
+// Rows as blocks of 32 8-bit codes.
 
 struct Params {
     rows: u32, bound: u32, per: u32, blocks: u32,
     x_at: u32, x_stride: u32,
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) grid: vec3<u32>) {
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let rows = bounded(p.rows, p.bound, p.per);
-    for (var row = id.y; row < rows; row += grid.y) {
-        for (var b = id.x; b < p.blocks; b += 64u * grid.x) {
-            quantise_block(p.x_at + row * p.x_stride + 32u * b, row * p.blocks + b);
+    for (var row = group.y; row < rows; row += grid.y) {
+        for (var b = group.x * (LANES / 8u); b < p.blocks; b += grid.x * (LANES / 8u)) {
+            quantise_blocks(p.x_at + row * p.x_stride, row * p.blocks, b, p.blocks, lane);
         }
     }
-}
-
-fn quantise_block(from_: u32, block: u32) {
-    // Magnitudes compare as integers, where infinities and NaN lie above every finite value.
-    var largest = 0u;
-    for (var i = 0u; i < 32u; i++) {
-        largest = max(largest, bitcast<u32>(arena[from_ + i]) & 0x7fffffffu);
-    }
-    var inverse = 0.0;
-    var scale = 0.0;
-    if (largest >= 0x7f800000u) {
-        scale = not_a_number();
-    } else if (largest >= (27u << 23u)) {
-        // Smaller blocks become zeros: the reciprocal could overflow.
-        let amax = bitcast<f32>(largest);
-        scale = amax / 127.0;
-        inverse = 127.0 / amax;
-    }
-    var sums = vec2<i32>(0, 0);
-//#for h in 2
-    {
-        var words = vec4<u32>(0u);
-//#for w in 4
-        {
-            let at = from_ + ${h}u * 16u + ${w}u * 4u;
-            let x = vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
-            let q = clamp(vec4<i32>(round(x * inverse)), vec4<i32>(-127), vec4<i32>(127));
-            sums[${h}] += q.x + q.y + q.z + q.w;
-            let c = bitcast<vec4<u32>>(q) & vec4<u32>(255u);
-            words[${w}] = c.x | (c.y << 8u) | (c.z << 16u) | (c.w << 24u);
-        }
-//#end
-        acts[2u * block + ${h}u] = words;
-    }
-//#end
-    meta_[block] = vec2<u32>(bitcast<u32>(scale), (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16u));
 }

@@ -1,4 +1,5 @@
-// A workgroup for each row; `inner` rows follow one another at each step of the stride. With ADD, the row is the sum of two, which is stored too.
+// A workgroup for each row; `inner` rows follow one another at each step of the stride. With ADD, the
+// row is the sum of two, which is stored too; with QUANTISE, its codes are left as quantise.wgsl leaves them.
 
 struct Params {
     rows: u32, bound: u32, per: u32, width: u32,
@@ -50,8 +51,16 @@ fn main(
 //#if ADD == 0
             let x = arena[x_at + i];
 //#end
-            arena[out_at + i] = x * scale * elements[p.weight_at + i];
+            // In this order: a device that flushes subnormals must not lose a product that the gain makes large again.
+            arena[out_at + i] = x * (scale * elements[p.weight_at + i]);
         }
+//#if QUANTISE == 1
+        storageBarrier();
+        workgroupBarrier();
+        for (var b = 0u; b < p.width / 32u; b += LANES / 8u) {
+            quantise_blocks(out_at, row * (p.width / 32u), b, p.width / 32u, lane);
+        }
+//#end
         workgroupBarrier();
     }
 }

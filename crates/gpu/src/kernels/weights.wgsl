@@ -1,18 +1,7 @@
 // Reading packed weights (see pack.rs). `w4` and `w1` are the same buffer as vectors and as words. HIGH: bits above the
 // low four; BITS: 4 or 8 for codes, 16, 17 (bfloat16) or 32 for elements; SCALES: 0 none, 1 half, 2 half pair, 3 super;
 // OFFSET: what is subtracted from a
-// code; MINIMUM: whether something is added to the products; NATIVE: `unpack2x16float` is known to be exact.
-
-//#if NATIVE == 1
-fn half_(bits: u32) -> f32 {
-    return unpack2x16float(bits).x;
-}
-//#end
-//#if NATIVE == 0
-fn half_(bits: u32) -> f32 {
-    return half(bits);
-}
-//#end
+// code; MINIMUM: whether something is added to the products.
 
 // Scale of the block's first and second half, and what is added to the products.
 fn block_scales(row: u32, b: u32) -> vec3<f32> {

@@ -9,7 +9,7 @@ use tensor::ops::Activation;
 use crate::blocks::{Attention, GatedMlp};
 use crate::decoder::{Config, Decoder, Defaults};
 use crate::error::ModelError;
-use crate::keys::{Keys, Range};
+use crate::keys::{Key, Keys, Range};
 use crate::registry::Family;
 use crate::rope::{Beside, Rope, read_theta};
 use crate::step::Step;
@@ -28,6 +28,9 @@ const DEFAULTS: Defaults = Defaults {
 
 /// Rotary base of the sliding layers.
 const LOCAL_THETA: f64 = 10_000.0;
+
+const OLD_TYPE: Key = ("type", "");
+const NEW_TYPE: Key = ("rope_type", "");
 
 const NAMES: Names = &[
     ("ffn_norm", "pre_feedforward_layernorm"),
@@ -85,6 +88,12 @@ fn global_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelEr
     let theta = read_theta(keys, ("rope_theta", ""))?;
     let mut own = rope_parameters(keys, "full_attention")?;
     let old = keys.object(("rope_scaling", ""))?.unwrap_or_default();
+    let within = Keys::within(&old, "rope_scaling");
+    if let (true, None, Some(kind)) = (own.is_empty(), within.value(NEW_TYPE), within.value(OLD_TYPE)) {
+        let known =
+            "under the name `rope_type` it is: transformers 4 scales by either, transformers 5 by that alone";
+        return Err(within.unsupported(OLD_TYPE, kind, known));
+    }
     let path = if old.is_empty() { "rope_parameters.full_attention" } else { "rope_scaling" };
     own.extend(old);
     let default_theta = DEFAULTS.theta;

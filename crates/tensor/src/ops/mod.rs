@@ -19,11 +19,13 @@ pub mod norm;
 pub mod recurrent;
 pub mod reference;
 pub mod rope;
+pub mod sample;
 #[cfg(test)]
 mod tests;
 
 pub use elementwise::{Activation, Binary};
 pub use reference::{Bounds, Precision, ReferenceError};
+pub use sample::{NO_TOKEN, NOT_A_TOKEN};
 
 /// Positions per KV block.
 pub const KV_BLOCK: usize = 16;
@@ -122,6 +124,20 @@ pub enum Op {
     /// `slots u32 [S]`, `snap u32 [R]` -> `f32 [R, D]`. A segment that starts at position 0 starts from zeros, otherwise
     /// from its slot; after each row whose `snap` is a slot the state is stored there.
     ShortConv,
+
+    // --- sampling (sample.rs) ---
+    /// Draws a token from each row of logits and keeps it in a slot, in the integers of [`crate::sampling`]: the `top_k`
+    /// highest (0: all; ties to the lower id), of these the smallest set of the highest whose weight reaches `top_p` (0:
+    /// all), of these what weighs at least `min_p`, of these the first in order of id at which the sum of weights exceeds
+    /// `uniform` of the total. `logits f32 [O, V]`, `drawn state u32 [slots]`, `into u32 [O]` (a slot, or [`NO_SNAP`]: the
+    /// row draws nothing and gives [`NO_TOKEN`]), and of [`crate::sampling::Policy`]: `uniform u32 [O]`,
+    /// `sharpness f32 [O]`, `top_k u32 [O]`, `top_p u32 [O]`, `min_p u32 [O]` (at most [`crate::sampling::ONE`]) -> `u32 [O]`.
+    /// A row with a NaN or +inf gives [`NOT_A_TOKEN`] plus the first such token, one with nothing above -inf [`NO_TOKEN`];
+    /// that, too, is kept.
+    Sample,
+    /// Ids of which some are tokens that earlier steps drew: an entry [`NOT_A_TOKEN`]` + s` becomes what slot s holds.
+    /// `ids u32 [R]`, `drawn state u32 [slots]` -> `u32 [R]`.
+    Feed,
 }
 
 /// What an operand looks like to a shape rule.
@@ -169,6 +185,8 @@ impl Op {
             Op::ExpertMatMul => "expert_matmul",
             Op::ExpertSum => "expert_sum",
             Op::ShortConv => "short_conv",
+            Op::Sample => "sample",
+            Op::Feed => "feed",
         }
     }
 
@@ -190,6 +208,8 @@ impl Op {
             Op::ExpertMatMul => &["x", "w", "experts"],
             Op::ExpertSum => &["y", "weights"],
             Op::ShortConv => &["x", "w", "ring", "pos", "extents", "slots", "snap"],
+            Op::Sample => &["logits", "drawn", "into", "uniform", "sharpness", "top_k", "top_p", "min_p"],
+            Op::Feed => &["ids", "drawn"],
         }
     }
 
@@ -197,14 +217,14 @@ impl Op {
     pub fn state_operand(&self) -> Option<usize> {
         match self {
             Op::KvWrite | Op::ShortConv => Some(2),
-            Op::Attention { .. } => Some(1),
+            Op::Attention { .. } | Op::Sample | Op::Feed => Some(1),
             _ => None,
         }
     }
 
     /// True when the state operand moves to its next version.
     pub fn writes_state(&self) -> bool {
-        matches!(self, Op::KvWrite | Op::ShortConv)
+        matches!(self, Op::KvWrite | Op::ShortConv | Op::Sample)
     }
 
     /// The results' types and shapes, or what is wrong with the operands.
@@ -224,6 +244,7 @@ impl Op {
             Op::KvWrite | Op::Attention { .. } => attention::infer(self, &check),
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::infer(self, &check),
             Op::ShortConv => recurrent::infer(&check),
+            Op::Sample | Op::Feed => sample::infer(self, &check),
         }
     }
 
@@ -245,6 +266,7 @@ impl Op {
             Op::KvWrite | Op::Attention { .. } => attention::reference(self, args),
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::reference(self, args),
             Op::ShortConv => recurrent::reference(args),
+            Op::Sample | Op::Feed => sample::reference(self, args),
         }
     }
 
@@ -265,6 +287,8 @@ impl Op {
             Op::KvWrite | Op::Attention { .. } => attention::bounds(self, args),
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::bounds(self, args, precision),
             Op::ShortConv => recurrent::bounds(args),
+            // Integers: every kernel gives the same.
+            Op::Sample | Op::Feed => Ok(vec![vec![0.0; args[0].dims()[0]]]),
         }
     }
 

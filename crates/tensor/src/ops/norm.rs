@@ -29,24 +29,40 @@ pub(super) fn reference(op: &Op, args: &[HostTensor]) -> Result<Vec<HostTensor>,
 }
 
 fn rms_norm(x: &HostTensor, w: &HostTensor, eps: f32) -> Result<HostTensor, ReferenceError> {
-    let (mut y, w) = (wide(x)?, wide(w)?);
-    for row in y.chunks_exact_mut(w.len().max(1)) {
+    let mut y = wide(x)?;
+    y.iter_mut().zip(slopes(x, w, eps)?).for_each(|(x, slope)| *x *= slope);
+    rounded(x.dims(), &y)
+}
+
+/// What each element is multiplied with: the reciprocal root of its row times the gain.
+fn slopes(x: &HostTensor, w: &HostTensor, eps: f32) -> Result<Vec<f64>, ReferenceError> {
+    let (mut x, w) = (wide(x)?, wide(w)?);
+    for row in x.chunks_exact_mut(w.len().max(1)) {
         let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
         let factor = 1.0 / (mean + f64::from(eps)).sqrt();
-        row.iter_mut().zip(&w).for_each(|(x, w)| *x *= factor * w);
+        row.iter_mut().zip(&w).for_each(|(x, w)| *x = factor * w);
     }
-    rounded(x.dims(), &y)
+    Ok(x)
 }
 
 pub(super) fn bounds(op: &Op, args: &[HostTensor]) -> Result<Bounds, ReferenceError> {
     // The squares are all positive: their sum is off by at most D units of itself, and the root halves that. The
-    // division, the root and the two products round on their own.
+    // division, the root and the two products round on their own. Where subnormal operands count as zero, as on many
+    // GPUs, an element loses what it would have become.
     let width = args[0].shape().last() as f64;
     let results = reference(op, args)?;
+    let (Op::RmsNorm { eps } | Op::AddRmsNorm { eps }) = op else { unreachable!("not a norm") };
+    let (x, w) = match op {
+        Op::AddRmsNorm { .. } => (&results[0], &args[2]),
+        _ => (&args[0], &args[1]),
+    };
+    let slopes = slopes(x, w, *eps)?;
     let normed = results.last().map(wide).transpose()?.unwrap_or_default();
-    let bound = normed.iter().map(|y| (0.5 * width + 8.0) * UNIT * y.abs() + 2.0 * FLUSH).collect();
+    let each = normed.iter().zip(slopes);
+    let bound: Vec<f64> =
+        each.map(|(y, slope)| (0.5 * width + 8.0) * UNIT * y.abs() + (2.0 + slope.abs()) * FLUSH).collect();
     Ok(match op {
-        Op::AddRmsNorm { .. } => vec![vec![2.0 * FLUSH; normed.len()], bound],
+        Op::AddRmsNorm { .. } => vec![vec![2.0 * FLUSH; bound.len()], bound],
         _ => vec![bound],
     })
 }

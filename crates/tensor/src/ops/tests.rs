@@ -345,3 +345,82 @@ fn matmul_bounds_hold_for_f32_sums_and_8_bit_activations() {
         assert!(worst(&rounded, Precision::Exact) > 1.0, "{}: the classes must differ", case.name);
     }
 }
+
+/// One row of logits drawn from in several ways, and what that leaves in the slots.
+#[test]
+fn samples_by_hand() {
+    use crate::sampling::{Policy, least_weight, share, sharpness};
+    let all = Policy { sharpness: sharpness(1.0), top_k: 0, ..Policy::default() };
+    let at = |uniform: f64| (uniform * 4_294_967_296.0) as u32;
+    let inf = f32::NEG_INFINITY;
+    // Of weights 1, 1/2, 1, 0 (never drawn), 1/4.
+    let ln = |x: f32| x.ln();
+    let row = [0.0, ln(0.5), 0.0, inf, ln(0.25)];
+    let cases = [
+        (Policy::default(), 0),
+        (Policy { uniform: u32::MAX, ..Policy::default() }, 0),
+        (Policy { uniform: 0, ..all }, 0),
+        (Policy { uniform: at(1.01 / 2.75), ..all }, 1),
+        (Policy { uniform: at(1.51 / 2.75), ..all }, 2),
+        (Policy { uniform: at(2.49 / 2.75), ..all }, 2),
+        (Policy { uniform: u32::MAX, ..all }, 4),
+        // The two highest share what is drawn; of three at one logit the lowest ids.
+        (Policy { uniform: at(0.49), top_k: 2, ..all }, 0),
+        (Policy { uniform: at(0.51), top_k: 2, ..all }, 2),
+        (Policy { uniform: u32::MAX, top_k: 3, ..all }, 2),
+        (Policy { uniform: u32::MAX, top_k: 99, ..all }, 4),
+        // 1 of 2.75 does not reach 0.4, 2 do.
+        (Policy { uniform: u32::MAX, top_p: share(0.4), ..all }, 2),
+        (Policy { uniform: u32::MAX, top_p: share(0.36), ..all }, 0),
+        (Policy { uniform: u32::MAX, top_p: share(0.99), ..all }, 4),
+        (Policy { uniform: at(0.5), min_p: least_weight(0.3), ..all }, 1),
+        (Policy { uniform: u32::MAX, min_p: least_weight(0.3), ..all }, 2),
+        (Policy { uniform: u32::MAX, min_p: least_weight(1.0), ..all }, 2),
+        // Hot: all that are possible are as likely.
+        (Policy { uniform: at(0.76), sharpness: 0.0, ..all }, 4),
+    ];
+    let n = cases.len();
+    let of = |f: &dyn Fn(&Policy) -> u32| ids(&cases.each_ref().map(|(p, _)| f(p)));
+    let mut args = vec![
+        floats(&[n, 5], &row.repeat(n)),
+        HostTensor::zeros(DType::U32, Shape::new(&[n + 1]).unwrap()).unwrap(),
+        ids(&(1..=n as u32).collect::<Vec<_>>()),
+        of(&|p| p.uniform),
+        floats(&[n], &cases.map(|(p, _)| p.sharpness)),
+        of(&|p| p.top_k),
+        of(&|p| p.top_p),
+        of(&|p| p.min_p),
+    ];
+    let drawn = Op::Sample.reference(&mut args).unwrap().swap_remove(0);
+    let want = cases.map(|(_, id)| id);
+    assert_eq!(drawn.u32s().unwrap(), want);
+    assert_eq!(args[1].u32s().unwrap(), [&[0][..], &want].concat());
+    let fed = run(Op::Feed, &[ids(&[7, NOT_A_TOKEN | 4, 0, NOT_A_TOKEN]), args[1].clone()]).swap_remove(0);
+    assert_eq!(fed.u32s().unwrap(), [7, want[3], 0, 0]);
+}
+
+#[test]
+fn rows_that_cannot_be_sampled_are_marked() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let rows = [[1.0, nan, inf], [1.0, 2.0, inf], [-inf, -inf, -inf], [-inf, 3.0, -inf], [nan, 0.0, 0.0]];
+    let zeros = || ids(&[0; 5]);
+    let mut args = vec![
+        floats(&[5, 3], &rows.concat()),
+        ids(&[9; 4]),
+        ids(&[0, 1, 2, 3, NO_SNAP]),
+        zeros(),
+        floats(&[5], &[1.0; 5]),
+        zeros(),
+        zeros(),
+        zeros(),
+    ];
+    let drawn = Op::Sample.reference(&mut args).unwrap().swap_remove(0);
+    let want = [NOT_A_TOKEN | 1, NOT_A_TOKEN | 2, NO_TOKEN, 1, NO_TOKEN];
+    assert_eq!(drawn.u32s().unwrap(), want);
+    assert_eq!(args[1].u32s().unwrap(), &want[..4]);
+    let said = |op: Op, args: &[HostTensor]| op.reference(&mut args.to_vec()).unwrap_err().to_string();
+    args[2] = ids(&[0, 1, 2, 4, NO_SNAP]);
+    assert_eq!(said(Op::Sample, &args), "operand 2 (into): row 3 stores slot 4 of 4");
+    let fed = [ids(&[0, NOT_A_TOKEN | 4]), args[1].clone()];
+    assert_eq!(said(Op::Feed, &fed), "operand 0 (ids): row 1 takes slot 4 of 4");
+}

@@ -151,7 +151,9 @@ fn write(path: &Path, shape: &Shape, tensors: &[Tensor], seed: u64, threads: usi
     let failed = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let ended = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| bail!("a thread panicked")));
-        ended.fold(Ok(()), |all, one| all.and(one))
+        // Every thread is waited for, whatever the others say.
+        let ended: Vec<Result<()>> = ended.collect();
+        ended.into_iter().collect::<Result<()>>()
     });
     bar.finish_and_clear();
     failed.map(|()| head.len)

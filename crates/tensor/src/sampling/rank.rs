@@ -3,37 +3,41 @@
 /// A token and its logit as one integer whose order is the sampling order: the greater has the higher logit or, at
 /// equal logits, the lower id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Ranked(u64);
+pub struct Ranked(u64);
 
 impl Ranked {
     /// Below the rank of every token.
     const LEAST: Ranked = Ranked(0);
 
     /// The rank of `id` at `logit`, which is not NaN. Both zeros are one value.
-    pub(super) fn new(logit: f32, id: u32) -> Self {
-        // Adding 0 turns -0 into +0. Flipping the sign bit of positive floats and every bit of negative ones makes
-        // the integer order of IEEE 754 bits the order of the values.
-        let bits = (logit + 0.0).to_bits();
-        let ordered = bits ^ (((bits as i32) >> 31) as u32 | 0x8000_0000);
-        Ranked(u64::from(ordered) << 32 | u64::from(!id))
+    pub fn new(logit: f32, id: u32) -> Self {
+        Ranked(u64::from(ordered(logit)) << 32 | u64::from(!id))
     }
 
     /// The token.
-    pub(super) fn id(self) -> u32 {
+    pub fn id(self) -> u32 {
         !(self.0 as u32)
     }
 
     /// The token's logit.
-    pub(super) fn logit(self) -> f32 {
+    pub fn logit(self) -> f32 {
         let ordered = (self.0 >> 32) as u32;
         f32::from_bits(ordered ^ (((!ordered as i32) >> 31) as u32 | 0x8000_0000))
     }
 }
 
+/// An integer that orders as the logit does, which is not NaN. Both zeros are one value.
+pub fn ordered(logit: f32) -> u32 {
+    // Adding 0 turns -0 into +0. Flipping the sign bit of positive floats and every bit of negative ones makes the
+    // integer order of IEEE 754 bits the order of the values.
+    let bits = (logit + 0.0).to_bits();
+    bits ^ (((bits as i32) >> 31) as u32 | 0x8000_0000)
+}
+
 /// Fills `best` with the `k` greatest of `items`, in no particular order, or with all of them if they are fewer.
 ///
 /// One comparison for most items: a buffer of candidates above a rising floor is cut back to `k` whenever it fills.
-pub(super) fn select(items: impl Iterator<Item = Ranked>, k: usize, best: &mut Vec<Ranked>) {
+pub fn select(items: impl Iterator<Item = Ranked>, k: usize, best: &mut Vec<Ranked>) {
     let cut = |best: &mut Vec<Ranked>| {
         if best.len() > k {
             best.select_nth_unstable_by(k, |a, b| b.cmp(a));

@@ -1,0 +1,160 @@
+//! Ops that know about sequences: rotation, cache, attention, routing, convolution.
+
+use graph::Node;
+use graph::backend::DeviceError;
+use tensor::DType;
+use tensor::ops::KV_BLOCK;
+
+use super::{Arg, Compiler, Use};
+use crate::select::{self, KvKernel, SPLIT, SPLIT_ROWS};
+
+impl Compiler<'_> {
+    pub(super) fn rope(&mut self, node: &Node, magnitude: f32) -> Result<(), DeviceError> {
+        let table = self.rope_table(node, magnitude)?;
+        let (x, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
+        let head_dim = self.resolver.shape(node.inputs[0]).last();
+        let half = self.resolver.shape(node.inputs[2]).elements();
+        let heads = x.width / head_dim.max(1);
+        let mut params = out.counts().to_vec();
+        params.extend(
+            [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table]
+                .map(|v| v as u32),
+        );
+        let grid = [(heads * (head_dim - half)).div_ceil(64), out.rows, 1];
+        let reason = "angles by the host, in f64";
+        self.push(node, &select::rope(), reason, params, vec![], grid, Use::None)
+    }
+
+    /// What kernels know of the cache: its heads and rows, and blocks and entries of the page table.
+    fn cache(&self, node: &Node, k_dim: usize) -> Result<(usize, KvKernel, usize, [usize; 2]), DeviceError> {
+        let state = self.state(node)?;
+        let id = node.inputs[node.op.state_operand().unwrap_or(0)];
+        let value = self.resolver.graph.value(id);
+        let half = match value.dtype {
+            DType::F32 => false,
+            DType::F16 => true,
+            other => return self.unsupported(node, format!("a KV cache of {other}")),
+        };
+        let dims = value.layout.shape.dims();
+        let pages = node.op.roles().iter().position(|r| *r == "pages").map(|i| node.inputs[i]);
+        let table = pages.map_or(0, |id| self.resolver.shape(id).last());
+        let kernel = KvKernel { half, k_dim, v_dim: dims[3] - k_dim };
+        Ok((state, kernel, dims[2], [dims[0], table]))
+    }
+
+    pub(super) fn kv_write(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let k_dim = self.resolver.shape(node.inputs[0]).last();
+        let (state, kernel, heads, [blocks, table]) = self.cache(node, k_dim)?;
+        let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
+        let (pos, pages, seq) =
+            (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
+        let mut params = k.counts().to_vec();
+        params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
+        params.extend([pos, seq, pages]);
+        let grid = [heads, k.rows, 1];
+        let args = vec![Arg::State(state)];
+        self.push(node, &select::kv_write(kernel), "paged cache", params, args, grid, Use::None)
+    }
+
+    pub(super) fn attention(
+        &mut self,
+        node: &Node,
+        scale: f32,
+        window: Option<u32>,
+        softcap: Option<f32>,
+    ) -> Result<(), DeviceError> {
+        let shape = self.resolver.shape(node.inputs[0]);
+        let (heads, k_dim) = (shape.dims()[1], shape.last());
+        let (state, kernel, kv_heads, [blocks, table]) = self.cache(node, k_dim)?;
+        let (q, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
+        let splits = (table * KV_BLOCK).div_ceil(SPLIT).max(1);
+        let split = out.rows <= SPLIT_ROWS && splits > 1;
+        let step = [2, 3, 5].map(|i| self.words(node, node.inputs[i]));
+        let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
+        let window = window.unwrap_or(u32::MAX);
+        let mut params = out.counts().to_vec();
+        params.extend(
+            [heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride]
+                .map(|v| v as u32),
+        );
+        params.extend([pos, until, self.seq(node)?, pages, scale.to_bits(), window]);
+        params.extend([softcap.unwrap_or(0.0).to_bits(), u32::from(softcap.is_some())]);
+        if !split {
+            let grid = [1, heads, out.rows];
+            let reason = "a workgroup a row and head";
+            let args = vec![Arg::State(state)];
+            return self.push(
+                node,
+                &select::attention(&self.gpu.capabilities, kernel, false),
+                reason,
+                params,
+                args,
+                grid,
+                Use::None,
+            );
+        }
+        self.parts = self.parts.max(out.rows * heads * splits * (kernel.v_dim + 2));
+        let args = vec![Arg::State(state), Arg::Parts];
+        let reason = "few rows: a workgroup a split of keys";
+        let grid = [splits, heads, out.rows];
+        self.push(
+            node,
+            &select::attention(&self.gpu.capabilities, kernel, true),
+            reason,
+            params,
+            args,
+            grid,
+            Use::None,
+        )?;
+        let mut params = out.counts().to_vec();
+        params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
+        params.extend([pos, until, window]);
+        let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
+        self.push(
+            node,
+            &select::merge(kernel.v_dim),
+            "splits in order",
+            params,
+            vec![Arg::Parts],
+            grid,
+            Use::None,
+        )
+    }
+
+    pub(super) fn route(&mut self, node: &Node, k: usize, renormalise: bool) -> Result<(), DeviceError> {
+        let logits = self.last(node, node.inputs[0])?;
+        let (weights, ids) = (self.last(node, node.outputs[0])?, self.last(node, node.outputs[1])?);
+        let status = self.status.map_or(0, |(at, _)| at);
+        let mut params = logits.counts().to_vec();
+        params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
+        params.extend(
+            [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status]
+                .map(|v| v as u32),
+        );
+        let grid = [logits.rows.div_ceil(64), 1, 1];
+        self.push(node, &select::route(), "a row a lane", params, vec![], grid, Use::None)
+    }
+
+    pub(super) fn short_conv(&mut self, node: &Node) -> Result<(), DeviceError> {
+        let state = self.state(node)?;
+        let weight = self.elements(node, node.inputs[1])?;
+        let past = self.resolver.shape(node.inputs[2]).dims()[1];
+        let (x, out) = (self.last(node, node.inputs[0])?, self.last(node, node.outputs[0])?);
+        let step = [3, 4, 5, 6].map(|i| self.words(node, node.inputs[i]));
+        let [pos, extents, slots, snap] =
+            [step[0].clone()?, step[1].clone()?, step[2].clone()?, step[3].clone()?];
+        let Some(start) = self.start_at else {
+            return self.unsupported(node, "the extents must be an input");
+        };
+        let value = self.resolver.graph.value(node.inputs[4]);
+        let seqs = value.layout.shape.elements();
+        let bound = value.bound.map_or(u32::MAX, |b| b.0);
+        let mut params = vec![seqs as u32, bound, 1];
+        params.extend([x.width, x.at, x.stride, out.at, out.stride, 0].map(|v| v as u32));
+        params.extend([pos, start as u32, extents, slots, snap]);
+        let grid = [x.width.div_ceil(64), seqs, 1];
+        let fix = Use::Elements { weight, parameter: 8 };
+        let args = vec![Arg::Elements(weight), Arg::State(state)];
+        self.push(node, &select::short_conv(past), "a channel a lane", params, args, grid, fix)
+    }
+}
