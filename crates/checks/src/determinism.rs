@@ -245,6 +245,8 @@ impl<'a> Trial<'a> {
             precision: Some(self.options.precision),
             context: Some(self.options.prompt + self.options.tokens),
             max_sequences: SEQUENCES,
+            // Room for several prompts in a step; more would only be padding.
+            chunk: 2 * self.options.prompt,
             logits: true,
             ..EngineOptions::default()
         }
