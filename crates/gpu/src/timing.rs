@@ -60,7 +60,7 @@ impl Timing {
         });
         gpu.device.poll(wgpu::PollType::wait_indefinitely()).ok()?;
         waiting.try_recv().ok()?.ok()?;
-        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&*self.readback.get_mapped_range(..).ok()?);
+        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&self.readback.get_mapped_range(..).ok()?);
         self.readback.unmap();
         let period = f64::from(gpu.queue.get_timestamp_period());
         let nanos = |pair: &[u64]| (pair[1].saturating_sub(pair[0]) as f64 * period) as u64;

@@ -32,7 +32,7 @@ fn a_slice_with_all_features() {
     let in_slice = |case: &Case| {
         let mut hasher = DefaultHasher::new();
         (SEED, case.name()).hash(&mut hasher);
-        hasher.finish() % 4 == 0
+        hasher.finish().is_multiple_of(4)
     };
     check(&run(&open(Profile::Adapter), in_slice));
 }
