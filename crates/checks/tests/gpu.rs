@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpu::{GpuBackend, GpuOptions, Profile};
 use graph::backend::{Backend, Precision};
-use gristmill_checks::determinism::{LEAST_PROMPT, Options, run};
+use gristmill_checks::determinism::{Options, run};
 use gristmill_checks::goldens::{CASES, GPU_FACTOR, Report, check_case};
 use gristmill_checks::open_model;
 use gristmill_checks::quantise::{FORMATS, quantised};
@@ -73,9 +73,8 @@ fn determinism_of(profile: Profile, keep: impl Fn(usize) -> bool, options: impl 
     }
 }
 
-/// The shortest requests that try every property.
 fn short(precision: Precision) -> Options {
-    Options { prompt: LEAST_PROMPT, tokens: 3, controls: false, ..Options::new(precision) }
+    Options::new(precision).short()
 }
 
 #[test]
