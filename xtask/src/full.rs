@@ -43,12 +43,18 @@ struct Wanting {
 
 const CHECKPOINTS: &[&str] = &["GRISTMILL_MODELS", "GRISTMILL_ANSWERS"];
 
-const WANTING: [Wanting; 3] = [
+const WANTING: [Wanting; 4] = [
     Wanting {
         name: "real checkpoints",
         variables: CHECKPOINTS,
         package: "gristmill-checks",
         test: "perplexity_and_clear_choices",
+    },
+    Wanting {
+        name: "real checkpoints on a GPU",
+        variables: CHECKPOINTS,
+        package: "gristmill-checks",
+        test: "perplexity_and_clear_choices_on_a_gpu",
     },
     Wanting {
         name: "texts in real vocabularies",
@@ -64,6 +70,15 @@ const WANTING: [Wanting; 3] = [
     },
 ];
 
+/// The suites of the first GPU of the machine: name, package, test program.
+const GPU: [[&str; 3]; 2] = [
+    ["conformance on a GPU", "gristmill-gpu", "conformance"],
+    ["goldens and determinism on a GPU", "gristmill-checks", "gpu"],
+];
+
+/// What chromium brings: another Vulkan in software, with subgroups of 4 and no f16.
+const SWIFTSHADER: &str = "/usr/lib/chromium/vk_swiftshader_icd.json";
+
 /// Runs everything, also after a failure.
 pub(crate) fn run() -> Result<()> {
     let mut rows = vec![];
@@ -78,9 +93,13 @@ pub(crate) fn run() -> Result<()> {
     cargo("goldens, both containers", &suite("gristmill-checks", "goldens"));
     cargo("determinism", &suite("gristmill-checks", "determinism"));
     cargo("scheduling", &suite("gristmill-engine", "scheduling"));
+    for [name, package, test] in GPU {
+        cargo(name, &[&suite(package, test)[..], &["--include-ignored"]].concat());
+    }
     cargo("mutation check", &["xtask", "mutate"]);
     cargo("crates of the browser build", &["xtask", "wasm"]);
     cargo("the browser build in a browser", &["xtask", "web"]);
+    rows.extend(GPU.map(|[name, package, test]| swiftshader(name, &suite(package, test))));
     for Wanting { name, variables, package, test } in WANTING {
         let unset: Vec<_> = variables.iter().copied().filter(|v| std::env::var_os(v).is_none()).collect();
         rows.push(if unset.is_empty() {
@@ -162,6 +181,18 @@ fn model_flags(python: &OsStr) -> Row {
         program.set_extension(std::env::consts::EXE_EXTENSION);
         let compare = || succeeds(Command::new(python).arg(script).arg(program).current_dir(tree::root()));
         succeeds(&mut cargo(&["build", "--release", "--package", "gristmill-cli"])) && compare()
+    })
+}
+
+/// A suite on SwiftShader.
+fn swiftshader(name: &str, args: &[&str]) -> Row {
+    let name = format!("{name}, SwiftShader");
+    if !std::path::Path::new(SWIFTSHADER).is_file() {
+        return skipped(&name, format!("there is no {SWIFTSHADER}: chromium has it"));
+    }
+    println!("\n== {name}: cargo {}", args.join(" "));
+    timed(&name, || {
+        succeeds(cargo(args).env("VK_ICD_FILENAMES", SWIFTSHADER).env("VK_DRIVER_FILES", SWIFTSHADER))
     })
 }
 

@@ -49,6 +49,11 @@ impl Options {
         Options { precision, prompt: 200, tokens: 20, controls: true }
     }
 
+    /// The shortest requests that try every property, and no controls: for devices that take long.
+    pub fn short(self) -> Options {
+        Options { prompt: LEAST_PROMPT, tokens: LEAST_TOKENS + 1, controls: false, ..self }
+    }
+
     fn validate(&self) -> Result<(), CheckError> {
         let options = [("prompt", self.prompt, LEAST_PROMPT), ("tokens", self.tokens, LEAST_TOKENS)];
         match options.into_iter().find(|(_, value, least)| value < least) {
@@ -245,6 +250,8 @@ impl<'a> Trial<'a> {
             precision: Some(self.options.precision),
             context: Some(self.options.prompt + self.options.tokens),
             max_sequences: SEQUENCES,
+            // Room for several prompts in a step; more would only be padding.
+            chunk: 2 * self.options.prompt,
             logits: true,
             ..EngineOptions::default()
         }

@@ -73,6 +73,20 @@ impl fmt::Display for Report {
     }
 }
 
+/// How much of the answers is checked: a device in software takes seconds for a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Ids at the beginning of the text, at least 2.
+    pub text: usize,
+    /// Prompts.
+    pub prompts: usize,
+}
+
+impl Extent {
+    /// All there is.
+    pub const WHOLE: Extent = Extent { text: usize::MAX, prompts: usize::MAX };
+}
+
 /// Checks a model against the answers in a file.
 ///
 /// # Errors
@@ -82,10 +96,14 @@ pub fn check(
     model: Arc<Model>,
     answers: &Path,
     precision: Precision,
+    extent: Extent,
 ) -> Result<Report, CheckError> {
     let wrong = |e: &dyn fmt::Display| CheckError::Case { path: answers.to_owned(), problem: e.to_string() };
     let json = std::fs::read(answers).map_err(|e| wrong(&e))?;
-    let answers: Answers = serde_json::from_slice(&json).map_err(|e| wrong(&e))?;
+    let mut answers: Answers = serde_json::from_slice(&json).map_err(|e| wrong(&e))?;
+    answers.text_ids.truncate(extent.text);
+    answers.text_nll.truncate(extent.text - 1);
+    answers.prompts.truncate(extent.prompts);
     let options = EngineOptions {
         precision: Some(precision),
         context: Some(answers.text_ids.len().max(256)),

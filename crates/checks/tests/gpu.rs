@@ -54,31 +54,61 @@ fn check(name: &str, devices: &[Arc<dyn Backend>; 3], model: &Arc<Model>, option
     assert!(report.passed(), "{name}: {report}");
 }
 
-/// A seeded slice: a plain family, routing and a recurrent one, and the formats of the real checkpoints.
-#[test]
-fn determinism() {
-    let devices = [(); 3].map(|()| open(Profile::WebGpu));
-    let short = |precision| Options { prompt: 65, tokens: 3, controls: false, ..Options::new(precision) };
-    for case in ["llama", "lfm2"] {
+const FAST: &str = "llama";
+
+/// Models in both precisions: every family as it is, and a plain one in every block format.
+fn determinism_of(profile: Profile, keep: impl Fn(usize) -> bool, options: impl Fn(Precision) -> Options) {
+    let devices = [(); 3].map(|()| open(profile));
+    let exact = CASES.iter().map(|case| (*case, None));
+    let fast = FORMATS.iter().map(|format| (FAST, Some(*format)));
+    for (_, (case, format)) in exact.chain(fast).enumerate().filter(|(i, _)| keep(*i)) {
         let model = open_model(&tests().join(format!("goldens-gguf/{case}.gguf"))).unwrap();
-        check(case, &devices, &model, &short(Precision::Exact));
+        match format {
+            None => check(case, &devices, &model, &options(Precision::Exact)),
+            Some(format) => {
+                let model = quantised(model.checkpoint(), format).unwrap();
+                check(&format!("{case} {format}"), &devices, &model, &options(Precision::Fast));
+            }
+        }
     }
-    let model = open_model(&tests().join("goldens-gguf/llama.gguf")).unwrap();
-    let model = quantised(model.checkpoint(), FORMATS[0]).unwrap();
-    check("llama, quantised", &devices, &model, &short(Precision::Fast));
+}
+
+fn short(precision: Precision) -> Options {
+    Options::new(precision).short()
 }
 
 #[test]
-#[ignore = "takes half an hour on a software driver; `cargo xtask full` runs it"]
-fn determinism_of_every_family_and_format() {
+fn determinism_within_the_limits_of_webgpu() {
+    determinism_of(Profile::WebGpu, |_| true, short);
+}
+
+/// Another seed is another slice.
+const SEED: u64 = 30;
+
+/// Two families and a format; the ignored tests have all.
+#[test]
+fn determinism_of_a_slice_with_all_features() {
+    let draw = |i: u64, of: usize| (graph::Stream::new(SEED).draw(i) * of as f32) as usize;
+    let slice = [draw(0, CASES.len()), draw(1, CASES.len()), CASES.len() + draw(2, FORMATS.len())];
+    determinism_of(Profile::Adapter, |i| slice.contains(&i), short);
+}
+
+#[test]
+#[ignore = "takes many minutes on a software driver; `cargo xtask full` runs it"]
+fn determinism_of_long_requests_with_controls() {
+    determinism_of(Profile::WebGpu, |_| true, Options::new);
+}
+
+#[test]
+#[ignore = "takes many minutes on a software driver; `cargo xtask full` runs it"]
+fn determinism_of_long_requests_with_all_features() {
+    determinism_of(Profile::Adapter, |_| true, Options::new);
+}
+
+/// Contexts of several splits of keys, in which few rows leave parts to be merged and many do not.
+#[test]
+fn determinism_of_contexts_of_several_splits() {
     let devices = [(); 3].map(|()| open(Profile::WebGpu));
-    for case in CASES {
-        let model = open_model(&tests().join(format!("goldens-gguf/{case}.gguf"))).unwrap();
-        check(case, &devices, &model, &Options::new(Precision::Exact));
-    }
-    for format in FORMATS {
-        let model = open_model(&tests().join("goldens-gguf/llama.gguf")).unwrap();
-        let model = quantised(model.checkpoint(), format).unwrap();
-        check(&format!("llama {format}"), &devices, &model, &Options::new(Precision::Fast));
-    }
+    let options = Options { prompt: 300, tokens: 20, controls: false, ..Options::new(Precision::Exact) };
+    check("llama", &devices, &open_model(&tests().join("goldens-gguf/llama.gguf")).unwrap(), &options);
 }

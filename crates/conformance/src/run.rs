@@ -287,7 +287,7 @@ fn submit(
 ) -> Result<Vec<Submitted>, DeviceError> {
     let broken = |problem: String| DeviceError::Binding { port: case.name(), problem };
     let graph = case.graph(padding).map_err(|e| broken(e.to_string()))?;
-    let options = CompileOptions { label: case.name(), precision };
+    let options = CompileOptions { label: case.name(), precision, profile: false };
     let plan = backend.compile(&graph, &options)?;
     let mut instance = plan.instance(&bind(backend, case, &graph)?)?;
     let names: Vec<&str> =

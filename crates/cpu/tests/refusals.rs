@@ -13,7 +13,7 @@ fn cpu() -> CpuBackend {
 }
 
 fn compile(backend: &CpuBackend, graph: &Graph) -> Result<Arc<dyn Plan>, DeviceError> {
-    let options = CompileOptions { label: "test".to_owned(), precision: Precision::Exact };
+    let options = CompileOptions { label: "test".to_owned(), precision: Precision::Exact, profile: false };
     backend.compile(graph, &options)
 }
 

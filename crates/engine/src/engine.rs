@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use graph::PlanReport;
-use graph::backend::{Backend, Precision};
+use graph::backend::{Backend, Precision, StepProfile};
 use graph::rewrite::ahead::TOKENS;
 use models::{Model, ModelInfo, RECURRENT_CHUNK};
 
@@ -54,6 +54,8 @@ pub struct Engine {
     spare: Vec<StepArrays>,
     ready: Vec<Event>,
     next_id: u64,
+    /// Index of a report and the times of a step of its plan.
+    profiles: Vec<(usize, StepProfile)>,
     /// One row of logits, for the sampler to work in.
     row: Vec<f32>,
 }
@@ -111,7 +113,8 @@ impl Engine {
             return Err(EngineError::Option { option: "run_ahead", problem });
         }
         let ahead = alone && options.run_ahead.unwrap_or(devices.iter().all(|d| d.runs_ahead()));
-        let recipe = Recipe { precision, kv, size, chunk, taps: options.taps, ahead, stages };
+        let EngineOptions { taps, profile, .. } = *options;
+        let recipe = Recipe { precision, kv, size, chunk, taps, ahead, profile, stages };
         let plans = Plans::build(&model, &devices, &recipe, progress)?;
         Ok(Engine {
             cache: Cache::new(&size)?,
@@ -121,6 +124,7 @@ impl Engine {
             spare: vec![],
             ready: vec![],
             next_id: 0,
+            profiles: vec![],
             row: vec![],
             logits: options.logits,
             model,
@@ -159,6 +163,12 @@ impl Engine {
     /// Reports of the plans, smallest bucket first, and for each bucket the devices in order.
     pub fn reports(&self) -> &[PlanReport] {
         self.plans.reports()
+    }
+
+    /// The times of every step since the last call, each with the index of its plan among [`Engine::reports`]. Empty
+    /// without [`EngineOptions::profile`], or when the device cannot tell.
+    pub fn take_profiles(&mut self) -> Vec<(usize, StepProfile)> {
+        std::mem::take(&mut self.profiles)
     }
 
     /// A digest, in sixteen hexadecimal digits, of what decides the bits of a request's logits: the version of this program,

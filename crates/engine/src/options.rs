@@ -35,6 +35,8 @@ pub struct EngineOptions {
     pub run_ahead: Option<bool>,
     /// Layers of each device, where the model is split over several ([`crate::Engine::split`]); `None` divides them evenly.
     pub layers: Option<Vec<usize>>,
+    /// Time the kernels of every step, where the device can: [`crate::Engine::take_profiles`].
+    pub profile: bool,
 }
 
 impl Default for EngineOptions {
@@ -49,6 +51,7 @@ impl Default for EngineOptions {
             logits: false,
             run_ahead: None,
             layers: None,
+            profile: false,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Instance, Precision, StateDesc, WeightDesc,
+    Backend, Bindings, CompileOptions, DeviceError, Instance, Precision, StateDesc, StepProfile, WeightDesc,
 };
 use graph::{Buckets, Fence, Graph, PlanReport, PortKind, rewrite};
 use models::{Model, RECURRENT_CHUNK, StepLimits};
@@ -41,6 +41,8 @@ pub(crate) struct Recipe {
     pub(crate) ahead: bool,
     /// The layers of each device.
     pub(crate) stages: Vec<Range<usize>>,
+    /// Kernels are timed.
+    pub(crate) profile: bool,
 }
 
 impl Recipe {
@@ -127,7 +129,7 @@ impl Plans {
         recipe: &Recipe,
         progress: Progress,
     ) -> Result<Plans, EngineError> {
-        let Recipe { precision, size, chunk, .. } = *recipe;
+        let Recipe { precision, size, chunk, profile, .. } = *recipe;
         let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
         if model.info().recurrent {
             // A prompt advances by whole cuts, so there must be room for one beside all that decode.
@@ -169,7 +171,7 @@ impl Plans {
                     let Range { start, end } = recipe.stages[i];
                     label = format!("{label}, layers {start} to {}", end - 1);
                 }
-                let plan = device.compile(graph, &CompileOptions { label, precision })?;
+                let plan = device.compile(graph, &CompileOptions { label, precision, profile })?;
                 each.push(plan.report().clone());
                 let copies = (0..recipe.depth()).map(|_| plan.instance(&bindings[i]));
                 stages[i].instances.insert(0, copies.collect::<Result<_, _>>()?);
@@ -270,6 +272,13 @@ impl Plans {
     /// A u32 output of a step that has ended.
     pub(crate) fn words(&self, run: &Run, name: &str) -> Result<&[u32], DeviceError> {
         self.giver(run, name)?.words(name)
+    }
+
+    /// Times of a step that has ended on each device that takes them, with the index of the plan's report.
+    pub(crate) fn profiles(&self, run: &Run) -> impl Iterator<Item = (usize, StepProfile)> {
+        let first = run.bucket * self.stages.len();
+        let times = |stage: &Stage| stage.instances[run.bucket][run.instance].profile();
+        self.stages.iter().enumerate().filter_map(move |(i, stage)| Some((first + i, times(stage)?)))
     }
 
     /// Lets another step have the place of one that has ended, and its arrays.

@@ -39,6 +39,15 @@ impl GpuBackend {
         &self.gpu.info
     }
 
+    /// Bytes read and written a second when one half of `bytes` of the device's memory is copied to the other.
+    ///
+    /// # Errors
+    /// No memory for the buffers, or the device is lost.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn copy_bandwidth(&self, bytes: u64) -> Result<f64, DeviceError> {
+        crate::copy::copy_bandwidth(&self.gpu, bytes)
+    }
+
     /// Takes the device away from everything on it, for tests of what happens then.
     pub fn lose(&self) {
         self.gpu.lose();

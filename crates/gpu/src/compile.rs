@@ -192,6 +192,7 @@ pub(crate) fn compile(
         meta_at: 4 * (acts * BLOCK / 4).next_multiple_of(ALIGN) as u64,
         parts: gpu.scratch("attention parts", 4 * parts as u64)?,
         arena,
+        profile: options.profile,
     };
     gpu.check()?;
     Ok(GpuPlan { inner: Arc::new(inner), report })

@@ -7,6 +7,8 @@
 mod adapter;
 mod backend;
 mod compile;
+#[cfg(not(target_arch = "wasm32"))]
+mod copy;
 mod device;
 mod kernel;
 mod memory;
@@ -21,6 +23,7 @@ mod select;
 mod slab;
 mod state;
 mod template;
+mod timing;
 mod verdict;
 mod weight;
 

@@ -1,8 +1,11 @@
 //! Plans and their instances.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
+use graph::backend::{
+    Bindings, DeviceError, Encoded, Instance, KernelTime, Plan, StepInputs, StepProfile, WeightDesc,
+};
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, fence};
 use tensor::{DType, Shape};
@@ -12,6 +15,7 @@ use crate::device::Gpu;
 use crate::pack::planes;
 use crate::select::SEGMENTS;
 use crate::state::GpuState;
+use crate::timing::Timing;
 use crate::weight::{GpuWeight, PackedMatrix};
 
 /// A compiled graph.
@@ -43,6 +47,8 @@ pub(crate) struct PlanInner {
     /// First byte of the scales of quantised activations.
     pub(crate) meta_at: u64,
     pub(crate) parts: wgpu::Buffer,
+    /// Kernels are to be timed.
+    pub(crate) profile: bool,
 }
 
 /// Cosines and sines of a step's positions, `[rows, 2 * half]`.
@@ -101,12 +107,16 @@ struct Dispatch {
     step: usize,
     group: wgpu::BindGroup,
     grid: [u32; 3],
+    /// Bytes of packed weights that it reads.
+    weight_bytes: u64,
 }
 
 struct GpuInstance {
     plan: Arc<PlanInner>,
     weights: Vec<Arc<GpuWeight>>,
     dispatches: Vec<Dispatch>,
+    timing: Option<Timing>,
+    host_nanos: u64,
     scalars_buffer: wgpu::Buffer,
     readback: wgpu::Buffer,
     /// What the next submission writes at the start of the arena.
@@ -199,14 +209,19 @@ impl GpuInstance {
                 layout: &step.pipeline.layout,
                 entries: &entries,
             });
-            dispatches.push(Dispatch { step: index, group, grid: lowered.grid });
+            let Lowered { grid, weight_bytes, .. } = lowered;
+            dispatches.push(Dispatch { step: index, group, grid, weight_bytes });
         }
+        let timed = plan.profile && gpu.capabilities.timestamps;
+        let timing = timed.then(|| Timing::new(&gpu, dispatches.len())).transpose()?;
         gpu.check()?;
         Ok(GpuInstance {
             inputs: vec![0; plan.step_words],
             plan,
             weights,
             dispatches,
+            timing,
+            host_nanos: 0,
             scalars_buffer,
             readback,
             scalars: vec![],
@@ -254,13 +269,21 @@ impl GpuInstance {
         }
     }
 
+    /// The time, where it is wanted: a page has no such clock.
+    fn clock(&self) -> Option<Instant> {
+        self.timing.as_ref().filter(|_| cfg!(not(target_arch = "wasm32"))).map(|_| Instant::now())
+    }
+
     fn commands(&self) -> wgpu::CommandBuffer {
         let plan = &*self.plan;
         let mut encoder = plan.gpu.device.create_command_encoder(&Default::default());
         {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             let mut last: Option<*const crate::device::Pipeline> = None;
-            for dispatch in &self.dispatches {
+            if let Some(timing) = &self.timing {
+                timing.stamp(&mut pass, 0);
+            }
+            for (i, dispatch) in self.dispatches.iter().enumerate() {
                 let step = &plan.steps[dispatch.step];
                 let pipeline = Arc::as_ptr(&step.pipeline);
                 if last != Some(pipeline) {
@@ -270,7 +293,13 @@ impl GpuInstance {
                 pass.set_bind_group(0, &dispatch.group, &[]);
                 let [x, y, z] = dispatch.grid;
                 pass.dispatch_workgroups(x, y, z);
+                if let Some(timing) = &self.timing {
+                    timing.stamp(&mut pass, i + 1);
+                }
             }
+        }
+        if let Some(timing) = &self.timing {
+            timing.resolve(&mut encoder);
         }
         encoder.finish()
     }
@@ -325,11 +354,12 @@ struct Lowered<'w> {
     /// What holds the weights, and the biases of a product.
     chunk: Option<&'w wgpu::Buffer>,
     biases: Option<&'w wgpu::Buffer>,
+    weight_bytes: u64,
 }
 
 /// The dispatches of a step: one, or as many as the storage of its weights asks for.
 fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Lowered<'w>> {
-    let one = |params| vec![Lowered { params, grid: step.grid, chunk: None, biases: None }];
+    let one = |params| vec![Lowered { params, grid: step.grid, chunk: None, biases: None, weight_bytes: 0 }];
     match &step.weight {
         Use::None => one(step.params.clone()),
         Use::Elements { weight, parameter } => {
@@ -346,8 +376,9 @@ fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Low
                 let [codes, high, scales] = chunk.planes;
                 params[11..14].copy_from_slice(&[codes / 4, high, scales]);
                 params[14..17].copy_from_slice(&row_strides(matrix));
+                let weight_bytes = row_bytes(matrix) * chunk.rows.min(step.grid[1] as usize) as u64;
                 let chunk = Some(&chunk.region.buffer);
-                Lowered { params, grid: step.grid, chunk, biases: None }
+                Lowered { params, grid: step.grid, chunk, biases: None, weight_bytes }
             });
             each.collect()
         }
@@ -359,6 +390,12 @@ fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Low
 fn row_strides(matrix: &PackedMatrix) -> [u32; 3] {
     let rows = planes(matrix.dtype).map_or([0; 3], |p| p.row_words(matrix.k)).map(|v| v as u32);
     [rows[0] / 4, rows[1], rows[2]]
+}
+
+/// Bytes of a packed row.
+fn row_bytes(matrix: &PackedMatrix) -> u64 {
+    let words = planes(matrix.dtype).map_or([0; 3], |p| p.row_words(matrix.k));
+    4 * words.iter().sum::<usize>() as u64
 }
 
 /// Words of a product's parameters before its segments, and of a segment (matmul.wgsl).
@@ -394,12 +431,16 @@ fn products<'w>(
                     params[12] = chunk.first as u32;
                     params.resize(PRODUCT_WORDS, 0);
                     let chunk = Some(&chunk.region.buffer);
-                    out.push(Lowered { params, grid: [0, step.grid[1], 1], chunk, biases: None });
+                    let grid = [0, step.grid[1], 1];
+                    out.push(Lowered { params, grid, chunk, biases: None, weight_bytes: 0 });
                     out.last_mut().expect("one was pushed")
                 }
             };
             at.grid[0] = (at.grid[0] + groups as u32).min(most as u32);
             at.biases = at.biases.or(bias.map(|b| &b.buffer));
+            // Of experts, no more are read than the step has choices.
+            let read = segment.expert_rows.map_or(chunk.rows, |n| chunk.rows.min(n * step.grid[1] as usize));
+            at.weight_bytes += row_bytes(matrix) * read as u64;
             let [codes, high, scales] = chunk.planes;
             let bias = bias.map_or(u32::MAX, |b| b.at + column);
             let [to, stride] = segment.out.map(|v| v as u32);
@@ -422,6 +463,7 @@ impl Instance for GpuInstance {
             ));
         }
         self.plan.gpu.check()?;
+        let start = self.clock();
         self.encoded = None; // a step that is refused leaves the inputs half written
         let plan = self.plan.clone();
         plan.layout.encode(step, &mut self.inputs[..plan.layout.words()], &mut self.scalars)?;
@@ -432,6 +474,7 @@ impl Instance for GpuInstance {
         if self.commands.is_none() {
             self.commands = Some(self.commands());
         }
+        self.host_nanos = nanos_since(start);
         Ok(Encoded { serial: self.serial })
     }
 
@@ -440,6 +483,7 @@ impl Instance for GpuInstance {
             let problem = "only the latest encoding of an idle instance can be submitted";
             return Fence::failed(DeviceError::Busy(problem.into()));
         }
+        let start = self.clock();
         let commands = self.commands.take().unwrap_or_else(|| self.commands());
         let gpu = self.plan.gpu.clone();
         if let Err(error) = gpu.check() {
@@ -477,6 +521,7 @@ impl Instance for GpuInstance {
         gpu.wake_after(submission);
         self.flight = Some(flight);
         self.commands = Some(self.commands());
+        self.host_nanos += nanos_since(start);
         fence
     }
 
@@ -487,6 +532,22 @@ impl Instance for GpuInstance {
     fn words(&self, name: &str) -> Result<&[u32], DeviceError> {
         self.read(name, DType::U32)
     }
+
+    fn profile(&self) -> Option<StepProfile> {
+        let nanos = self.timing.as_ref()?.read(&self.plan.gpu)?;
+        let kernel = |(dispatch, nanos): (&Dispatch, u64)| KernelTime {
+            selection: self.plan.steps[dispatch.step].selection,
+            nanos,
+            weight_bytes: dispatch.weight_bytes,
+        };
+        let kernels = self.dispatches.iter().zip(nanos).map(kernel).collect();
+        Some(StepProfile { kernels, host_nanos: self.host_nanos })
+    }
+}
+
+/// Nanoseconds since a reading of the clock.
+fn nanos_since(start: Option<Instant>) -> u64 {
+    start.map_or(0, |start| start.elapsed().as_nanos() as u64)
 }
 
 /// What was read back.

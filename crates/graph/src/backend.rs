@@ -139,6 +139,28 @@ pub struct CompileOptions {
     pub label: String,
     /// Kernel class.
     pub precision: Precision,
+    /// Time the kernels, where the device can: [`Instance::profile`]. That slows them down a little.
+    pub profile: bool,
+}
+
+/// What a submission took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepProfile {
+    /// The kernels in execution order.
+    pub kernels: Vec<KernelTime>,
+    /// Nanoseconds the host took to encode and submit the step.
+    pub host_nanos: u64,
+}
+
+/// What one run of a kernel took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Which of [`PlanReport::selections`] it is of.
+    pub selection: usize,
+    /// Nanoseconds on the device.
+    pub nanos: u64,
+    /// Bytes of packed weights that it reads.
+    pub weight_bytes: u64,
 }
 
 /// A device being opened anew: see [`Backend::reopen`].
@@ -249,6 +271,12 @@ pub trait Instance: Send {
     /// # Errors
     /// No such f32 output among those that the step asked for, or the submission has not finished.
     fn output(&self, name: &str) -> Result<&[f32], DeviceError>;
+
+    /// Times of the submission that has finished last; `None` when the plan was not compiled for it or the device cannot
+    /// tell. It may wait for submissions of other instances.
+    fn profile(&self) -> Option<StepProfile> {
+        None
+    }
 
     /// As [`Instance::output`], of a u32 output.
     ///

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use cpu::isa::CpuIsa;
-pub use cpu::probe::Limits;
 use cpu::{CpuBackend, CpuOptions};
 use gpu::{AdapterInfo, Backends, GpuBackend, GpuOptions};
 pub use gpu::{Families, Profile};
@@ -37,6 +36,15 @@ fn processors() -> usize {
 /// The most worker threads a CPU device takes: four for each processor this process may use.
 pub fn most_threads() -> usize {
     THREADS_PER_PROCESSOR * processors()
+}
+
+/// What a device's memory and arithmetic can do: the limits that speeds are compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Bytes of memory a second: those that all workers of a CPU read, or that a copy on a GPU reads and writes.
+    pub memory_bytes: f64,
+    /// Multiplications and additions of bytes a second, each counted as one operation; `None` where it is not measured.
+    pub int_ops: Option<f64>,
 }
 
 /// What a device name stands for.
@@ -100,16 +108,7 @@ pub fn gpu_adapters() -> Vec<AdapterInfo> {
 pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backend>, Error> {
     match device_kind(name)? {
         DeviceKind::Cpu => Ok(Arc::new(open_cpu(options)?)),
-        DeviceKind::Gpu { adapter, api } => {
-            let options = GpuOptions {
-                adapter: Some(adapter),
-                backends: api,
-                profile: options.gpu_limits,
-                families: options.gpu_families,
-            };
-            let opened = block_on(GpuBackend::open(name, &options));
-            Ok(Arc::new(opened.map_err(|e| Error::Device(e.to_string()))?))
-        }
+        DeviceKind::Gpu { adapter, api } => Ok(Arc::new(open_gpu(name, adapter, api, options)?)),
     }
 }
 
@@ -123,8 +122,8 @@ pub fn open_devices(names: &str, options: &DeviceOptions) -> Result<Vec<Arc<dyn 
 }
 
 /// Measures what the device's memory and arithmetic can do, with the same workers a model would run on. `bytes` is the
-/// size of the buffer that is read; it should be much larger than the caches. `None` for a device that is not measured, and
-/// for several.
+/// size of the buffer that is read, or of both buffers of a copy; it should be much larger than the caches. `None` for
+/// several devices.
 ///
 /// # Errors
 /// As [`open_device`], and memory for the buffer.
@@ -132,8 +131,14 @@ pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Resul
     match device_kinds(name)?[..] {
         [DeviceKind::Cpu] => {
             let backend = open_cpu(options)?;
-            let limits = Limits::measure(backend.pool(), backend.isa(), bytes);
-            limits.map(Some).map_err(|e| Error::Device(e.to_string()))
+            let limits = cpu::probe::Limits::measure(backend.pool(), backend.isa(), bytes);
+            let limits = limits.map_err(|e| Error::Device(e.to_string()))?;
+            Ok(Some(Limits { memory_bytes: limits.read_bytes, int_ops: Some(limits.int_ops) }))
+        }
+        [DeviceKind::Gpu { adapter, api }] => {
+            let copied = open_gpu(name, adapter, api, options)?.copy_bandwidth(bytes as u64);
+            let memory_bytes = copied.map_err(|e| Error::Device(e.to_string()))?;
+            Ok(Some(Limits { memory_bytes, int_ops: None }))
         }
         _ => Ok(None),
     }
@@ -153,6 +158,21 @@ fn open_cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
     let isa = options.isa.as_deref().map(str::parse::<CpuIsa>).transpose();
     let isa = isa.map_err(|e| Error::Device(e.to_string()))?;
     CpuBackend::new(CpuOptions { threads: options.threads, isa }).map_err(|e| Error::Device(e.to_string()))
+}
+
+fn open_gpu(
+    name: &str,
+    adapter: usize,
+    api: Option<Backends>,
+    options: &DeviceOptions,
+) -> Result<GpuBackend, Error> {
+    let options = GpuOptions {
+        adapter: Some(adapter),
+        backends: api,
+        profile: options.gpu_limits,
+        families: options.gpu_families,
+    };
+    block_on(GpuBackend::open(name, &options)).map_err(|e| Error::Device(e.to_string()))
 }
 
 fn unknown(name: &str) -> Error {

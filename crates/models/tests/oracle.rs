@@ -83,7 +83,8 @@ impl Runner {
                 self.bindings.states.insert(port.name.clone(), self.backend.state(&desc).unwrap());
             }
         }
-        let options = CompileOptions { label: "test".to_owned(), precision: Precision::Exact };
+        let options =
+            CompileOptions { label: "test".to_owned(), precision: Precision::Exact, profile: false };
         let plan = self.backend.compile(&graph, &options).unwrap();
         (graph, plan.instance(&self.bindings).unwrap())
     }

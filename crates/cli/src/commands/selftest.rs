@@ -3,15 +3,18 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use checks::determinism::{self, Options};
+use checks::quantise::{FORMATS, quantised};
 use checks::{CheckError, goldens, open_model};
 use clap::Args;
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{DeviceKind, Precision, device_kind, open_device};
+use gristmill::{DeviceKind, Model, Precision, device_kind, open_device};
 
 use crate::args::{DeviceArgs, ThreadArgs};
+use crate::output::note;
 
 /// Check that a device computes what it should
 ///
@@ -26,9 +29,12 @@ pub(crate) struct SelftestArgs {
     /// Folder of goldens to try as well
     #[arg(long, value_name = "DIR")]
     goldens: Option<PathBuf>,
-    /// Folder with the goldens as GGUF files, to try each from both containers
+    /// Folder with the goldens as GGUF files, to try each from both containers, and determinism also of quantised variants
     #[arg(long, value_name = "DIR", requires = "goldens")]
     goldens_gguf: Option<PathBuf>,
+    /// Determinism with the shortest prompts and without controls: for GPUs in software, which take minutes for a model
+    #[arg(long, requires = "goldens")]
+    short: bool,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
@@ -49,7 +55,15 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let open = |threads| open_device(&args.device.device, &args.device.options(threads));
     let backend = open(args.threads.threads.unwrap_or(0))?;
     let mut out = std::io::stdout().lock();
-    let mut verdicts = vec![("conformance", conformance(&mut out, &*backend, &args.filter)?)];
+    writeln!(out, "{}\n", backend.description())?;
+    let mut verdicts = vec![];
+    let mut suite = |name, run: &mut dyn FnMut() -> Result<Verdict>| -> Result<()> {
+        let start = Instant::now();
+        verdicts.push((name, run()?));
+        note(format_args!("{name} took {:.1} s", start.elapsed().as_secs_f64()));
+        Ok(())
+    };
+    suite("conformance", &mut || conformance(&mut out, &*backend, &args.filter))?;
     if let Some(dir) = &args.goldens {
         let folders = golden_folders(dir, &args.filter)?;
         let gguf = args.goldens_gguf.as_deref();
@@ -57,8 +71,8 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
             DeviceKind::Cpu => 1.0,
             DeviceKind::Gpu { .. } => goldens::GPU_FACTOR,
         };
-        verdicts.push(("goldens", try_goldens(&mut out, &backend, &folders, gguf, factor)?));
-        verdicts.push(("determinism", try_determinism(&mut out, &open, &folders)?));
+        suite("goldens", &mut || try_goldens(&mut out, &backend, &folders, gguf, factor))?;
+        suite("determinism", &mut || try_determinism(&mut out, &open, &folders, gguf, args.short))?;
     }
     if verdicts.iter().all(|(_, v)| *v == Verdict::Empty) {
         bail!("nothing has `{}` in its name: nothing was run", args.filter);
@@ -109,8 +123,7 @@ fn try_goldens(
     writeln!(out, "goldens: the largest error as a share of its bound")?;
     let mut tally = Tally::default();
     for folder in folders {
-        let file = gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file());
-        for checkpoint in [Some(folder.clone()), file].into_iter().flatten() {
+        for checkpoint in [Some(folder.clone()), gguf_of(gguf, folder)].into_iter().flatten() {
             let result = goldens::check_case(backend.clone(), &checkpoint, folder, factor);
             let words = tally.enter(result.map(|report| (report.passed(), report.to_string())));
             writeln!(out, "  {:<28} {words}", name(&checkpoint))?;
@@ -124,6 +137,8 @@ fn try_determinism(
     out: &mut impl Write,
     open: &dyn Fn(usize) -> Result<Arc<dyn Backend>, gristmill::Error>,
     folders: &[PathBuf],
+    gguf: Option<&Path>,
+    short: bool,
 ) -> Result<Verdict> {
     // Opened once here, so that a device that cannot be had is an error and not a panic.
     let devices = [1, 2, 3].map(open);
@@ -131,15 +146,31 @@ fn try_determinism(
     let make = |threads: usize| devices[threads.clamp(1, devices.len()) - 1].clone();
     writeln!(out, "determinism: rows of logits compared bit by bit")?;
     let mut tally = Tally::default();
-    for folder in folders {
-        let result = open_model(folder)
-            .and_then(|model| determinism::run(&make, &model, &Options::new(Precision::Exact)))
-            .map(|report| (report.passed(), report.to_string()));
-        let words = tally.enter(result);
+    let mut check = |name: String, model: Result<Arc<Model>, CheckError>, precision| -> Result<()> {
+        let options = Options::new(precision);
+        let options = if short { options.short() } else { options };
+        let result = model.and_then(|model| determinism::run(&make, &model, &options));
+        let words = tally.enter(result.map(|report| (report.passed(), report.to_string())));
         // Its properties are indented below it.
-        writeln!(out, "  {:<28} {}", name(folder), words.trim_end().replace('\n', "\n  "))?;
+        writeln!(out, "  {name:<28} {}", words.trim_end().replace('\n', "\n  "))?;
+        Ok(())
+    };
+    for (i, folder) in folders.iter().enumerate() {
+        check(name(folder), open_model(folder), Precision::Exact)?;
+        let file = gguf_of(gguf, folder);
+        // The formats in turn.
+        let format = FORMATS[i % FORMATS.len()];
+        if let Some(file) = file {
+            let model = open_model(&file).and_then(|model| quantised(model.checkpoint(), format));
+            check(format!("{} as {format}", name(&file)), model, Precision::Fast)?;
+        }
     }
     tally.verdict(out)
+}
+
+/// The GGUF file of a golden, if there is one.
+fn gguf_of(gguf: Option<&Path>, folder: &Path) -> Option<PathBuf> {
+    gguf.map(|gguf| gguf.join(format!("{}.gguf", name(folder)))).filter(|f| f.is_file())
 }
 
 /// Counts what came of the models of a suite.

@@ -37,3 +37,39 @@ fn a_gpu_that_is_not_there_is_an_error_that_says_what_to_do() {
     let errors = fails(&["run", "-m", &model, "--device", "gpu", "--gpu-without", "magic", "x"], 2);
     assert!(errors.contains("subgroups"), "{errors}");
 }
+
+#[test]
+fn kernels_are_timed() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let bench = [
+        "bench",
+        "-m",
+        &model,
+        "--device",
+        "gpu",
+        "-p",
+        "8",
+        "-n",
+        "4",
+        "-r",
+        "1",
+        "--probe",
+        "1M",
+        "--kernels",
+    ];
+    let table = ok(&bench);
+    assert!(table.contains("GB/s copied") && table.contains("tg4: 4 steps"), "{table}");
+    assert!(table.contains("| matmul_f32 |"), "{table}");
+    let rows: serde_json::Value = serde_json::from_str(&ok(&[&bench[..], &["-o", "json"]].concat())).unwrap();
+    for row in rows.as_array().unwrap() {
+        let kernels = &row["kernels"];
+        let lines = kernels["lines"].as_array().unwrap();
+        let sum = |key: &str| lines.iter().map(|l| l[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("calls"), kernels["dispatches"].as_u64().unwrap());
+        // Every matrix is read once in a step of one row; the embedding table only in part.
+        let stored = row["model_size"].as_u64().unwrap();
+        let read = sum("weight_bytes") / kernels["steps"].as_u64().unwrap();
+        assert!((stored / 2..2 * stored).contains(&read), "{read} of {stored} bytes");
+        assert!(row["memory_bytes_per_second"].as_f64() > Some(0.0));
+    }
+}

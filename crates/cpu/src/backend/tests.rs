@@ -10,7 +10,7 @@ use super::{CpuBackend, CpuOptions, compile};
 
 fn plan(graph: &Graph, precision: Precision) -> CpuPlan {
     let backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap();
-    let options = CompileOptions { label: "test".to_owned(), precision };
+    let options = CompileOptions { label: "test".to_owned(), precision, profile: false };
     compile::compile(backend.shared.clone(), graph, &options).unwrap()
 }
 

@@ -15,6 +15,9 @@ use crate::step::{Segment, positions_of};
 impl Engine {
     /// Ends a step: its sequences advance, or fail.
     pub(super) fn complete(&mut self, flight: Flight, result: Result<(), DeviceError>) {
+        if self.recipe.profile && result.is_ok() {
+            self.profiles.extend(self.plans.profiles(&flight.run));
+        }
         let refused = match result {
             Ok(()) => Ok(vec![None; flight.segments.len()]),
             Err(error) => refused_by(&flight.segments, error),

@@ -46,7 +46,9 @@ impl Compiler<'_> {
         let x = self.last(node, node.inputs[0])?;
         let out = self.last(node, matrices[0].2)?;
         let outputs = matrices.iter().map(|(w, ..)| self.weights[*w].shape.rows()).sum();
-        let m = select::Matmul { dtype, integer, experts: experts.is_some(), rows: out.rows, outputs };
+        let blocks = x.width.div_ceil(BLOCK);
+        let m =
+            select::Matmul { dtype, integer, experts: experts.is_some(), rows: out.rows, outputs, blocks };
         let Some(kernel) = select::matmul(&self.gpu.capabilities, m) else {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };

@@ -1,12 +1,13 @@
 //! `gristmill bench`: speed, in the rows and columns of llama-bench, and how close it comes to the machine's limits.
 
+mod kernels;
 mod measure;
 mod report;
 mod work;
 
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use gristmill::{Checkpoint, EngineError, Error, LoadOptions, MAX_CONTEXT, Model, device_limits};
 
@@ -15,6 +16,7 @@ use crate::error::Usage;
 use crate::output::note;
 use crate::resolve::{engine_options, load};
 
+use kernels::Kernels;
 use measure::Test;
 use report::{Row, Subject};
 use work::Work;
@@ -46,6 +48,9 @@ pub(crate) struct BenchArgs {
     /// Size of the buffer that is read to measure memory bandwidth; 0 measures no limits
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = probe_size)]
     probe: u64,
+    /// Time every kernel on a GPU, in one more run of each test on plans of their own
+    #[arg(long)]
+    kernels: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -156,15 +161,27 @@ fn run_group(
             samples,
             peak_memory: measure::peak_memory(),
             shares: None,
+            kernels: None,
         });
     }
     // The buffer of the probe must not count as memory of the model, so the limits come last.
     drop(engine);
     if args.probe > 0 {
         let bytes = usize::try_from(args.probe)?;
-        if let Some(limits) = device_limits(&options.device, &options.device_options, bytes)? {
-            for row in &mut rows {
-                row.shares = Some(work.shares(row, limits));
+        let limits = device_limits(&options.device, &options.device_options, bytes)?;
+        for row in &mut rows {
+            row.shares = limits.map(|limits| work.shares(row, limits));
+        }
+    }
+    if args.kernels {
+        let mut timed = LoadOptions { engine: options.engine.clone(), ..options };
+        timed.engine.profile = true;
+        let mut engine = load(path, checkpoint.clone(), &timed)?;
+        for row in &mut rows {
+            note(format_args!("{}, kernels", row.test));
+            row.kernels = Kernels::of(&row.test, &mut engine, args.step.chunk)?;
+            if row.kernels.is_none() {
+                bail!("{} cannot time its kernels", engine.device());
             }
         }
     }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::resolve::precision_name;
 
+use super::kernels::Kernels;
 use super::measure::Test;
 use super::work::Shares;
 
@@ -33,6 +34,8 @@ pub(super) struct Row {
     pub(super) samples: Vec<Duration>,
     pub(super) peak_memory: Option<u64>,
     pub(super) shares: Option<Shares>,
+    /// Times of its kernels, when they were asked for.
+    pub(super) kernels: Option<Kernels>,
 }
 
 /// Mean and standard deviation (of the sample, 0 for a single one).
@@ -138,14 +141,24 @@ pub(super) fn markdown(subject: &Subject, rows: &[Row]) -> Result<()> {
     for row in &cells {
         line(&row.each_ref().map(String::as_str))?;
     }
+    drop(out);
+    for row in rows {
+        if let Some(kernels) = &row.kernels {
+            kernels.print(&row.test, row.shares.map(|s| s.limits.memory_bytes))?;
+        }
+    }
     Ok(())
 }
 
 fn share_text(shares: Shares) -> String {
     let limits = shares.limits;
-    match (shares.read, shares.int) {
-        (Some(read), _) => format!("{:.0}% of {:.1} GB/s read", 100.0 * read, limits.read_bytes / 1e9),
-        (_, Some(int)) => format!("{:.0}% of {:.0} GOP/s int8", 100.0 * int, limits.int_ops / 1e9),
+    match (shares.read, shares.int, limits.int_ops) {
+        // Only of a CPU is the peak of its integer units known; of a GPU, what a copy moves.
+        (Some(read), _, peak) => {
+            let moved = if peak.is_some() { "read" } else { "copied" };
+            format!("{:.0}% of {:.1} GB/s {moved}", 100.0 * read, limits.memory_bytes / 1e9)
+        }
+        (_, Some(int), Some(peak)) => format!("{:.0}% of {:.0} GOP/s int8", 100.0 * int, peak / 1e9),
         _ => String::new(),
     }
 }
@@ -184,10 +197,11 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
         "samples_ns": row.samples.iter().map(|d| d.as_nanos() as u64).collect::<Vec<_>>(),
         "samples_ts": row.rates().collect::<Vec<_>>(),
         "peak_rss_bytes": row.peak_memory,
-        "read_bytes_per_second": shares.map(|s| s.limits.read_bytes),
-        "int_ops_per_second": shares.map(|s| s.limits.int_ops),
+        "memory_bytes_per_second": shares.map(|s| s.limits.memory_bytes),
+        "int_ops_per_second": shares.and_then(|s| s.limits.int_ops),
         "read_share": shares.and_then(|s| s.read),
         "int_share": shares.and_then(|s| s.int),
+        "kernels": row.kernels.as_ref().map(Kernels::json),
     });
     match all {
         Value::Object(map) => map,
@@ -210,6 +224,7 @@ pub(super) fn csv(subject: &Subject, rows: &[Row]) -> Result<()> {
     for (i, row) in rows.iter().enumerate() {
         let mut fields = fields(subject, row);
         fields.retain(|_, v| !v.is_array());
+        fields.remove("kernels");
         if i == 0 {
             writeln!(out, "{}", fields.keys().cloned().collect::<Vec<_>>().join(","))?;
         }

@@ -26,7 +26,7 @@ pub(super) struct Work {
 pub(super) struct Shares {
     /// The limits.
     pub(super) limits: Limits,
-    /// Generation: bytes of weights and KV cache per second, as a share of what can be read.
+    /// Generation: bytes of weights and KV cache per second, as a share of what memory moves.
     pub(super) read: Option<f64>,
     /// Prompts in the `fast` class: operations per second, as a share of what can be computed.
     pub(super) int: Option<f64>,
@@ -66,14 +66,15 @@ impl Work {
         match row.test {
             Test::Prompt { n, .. } => {
                 let ops = 2.0 * (self.row_products as f64 + self.out_products as f64 / n as f64);
-                let int = (row.precision == Precision::Fast).then(|| ops * rate / limits.int_ops);
+                let peak = limits.int_ops.filter(|_| row.precision == Precision::Fast);
+                let int = peak.map(|peak| ops * rate / peak);
                 Shares { limits, read: None, int }
             }
             Test::Generate { n, depth } => {
                 let element = if row.precision == Precision::Fast { 2 } else { 4 };
                 let keys = depth + n.div_ceil(2);
                 let bytes = self.weight_bytes + self.kv_bytes(keys, element);
-                Shares { limits, read: Some(bytes as f64 * rate / limits.read_bytes), int: None }
+                Shares { limits, read: Some(bytes as f64 * rate / limits.memory_bytes), int: None }
             }
         }
     }
