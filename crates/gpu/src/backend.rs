@@ -45,7 +45,7 @@ impl GpuBackend {
     /// No memory for the buffers, or the device is lost.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn copy_bandwidth(&self, bytes: u64) -> Result<f64, DeviceError> {
-        crate::copy::copy_bandwidth(&self.gpu, bytes)
+        crate::copy::bandwidth(&self.gpu, bytes)
     }
 
     /// Takes the device away from everything on it, for tests of what happens then.

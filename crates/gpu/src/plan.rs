@@ -534,14 +534,15 @@ impl Instance for GpuInstance {
     }
 
     fn profile(&self) -> Option<StepProfile> {
-        let nanos = self.timing.as_ref()?.read(&self.plan.gpu)?;
+        let timing = self.timing.as_ref()?;
+        let nanos = timing.read(&self.plan.gpu)?;
         let kernel = |(dispatch, nanos): (&Dispatch, u64)| KernelTime {
             selection: self.plan.steps[dispatch.step].selection,
             nanos,
             weight_bytes: dispatch.weight_bytes,
         };
         let kernels = self.dispatches.iter().zip(nanos).map(kernel).collect();
-        Some(StepProfile { kernels, host_nanos: self.host_nanos })
+        Some(StepProfile { kernels, floor_nanos: timing.floor, host_nanos: self.host_nanos })
     }
 }
 

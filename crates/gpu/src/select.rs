@@ -230,6 +230,18 @@ pub(crate) fn probe_halves() -> Kernel {
     kernel("probe_halves", &[include_str!("kernels/probe_halves.wgsl")], BASIC, &[])
 }
 
+/// Copies a buffer to another.
+pub(crate) fn copy() -> Kernel {
+    const BINDINGS: &[Binding] = &[
+        Binding::Arena,
+        Binding::Params,
+        Binding::Scalars,
+        Binding::Read("from_", "vec4<u32>"),
+        Binding::Write("to", "vec4<u32>"),
+    ];
+    kernel("copy", &[include_str!("kernels/copy.wgsl")], BINDINGS, &[])
+}
+
 pub(crate) fn gather_rows() -> Kernel {
     kernel("gather_rows", &[include_str!("kernels/gather_rows.wgsl")], BASIC, &[])
 }

@@ -2,6 +2,7 @@
 
 use graph::backend::DeviceError;
 
+use crate::copy::Copies;
 use crate::device::Gpu;
 
 /// Queries that a set may hold.
@@ -13,10 +14,32 @@ pub(crate) struct Timing {
     count: usize,
     resolved: wgpu::Buffer,
     readback: wgpu::Buffer,
+    /// Nanoseconds that a dispatch which does next to nothing takes between two timestamps.
+    pub(crate) floor: u64,
 }
+
+/// Dispatches that [`Timing::floor`] is the median of.
+const FLOOR: usize = 33;
 
 impl Timing {
     pub(crate) fn new(gpu: &Gpu, dispatches: usize) -> Result<Timing, DeviceError> {
+        let timing = Timing::with(gpu, FLOOR)?;
+        let copies = Copies::new(gpu, 0)?;
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            timing.stamp(&mut pass, 0);
+            copies.encode(&mut pass, FLOOR, |pass, i| timing.stamp(pass, i + 1));
+        }
+        timing.resolve(&mut encoder);
+        gpu.queue.submit([encoder.finish()]);
+        let mut times = timing.read(gpu).unwrap_or_default();
+        times.sort_unstable();
+        let floor = times.get(FLOOR / 2).copied().unwrap_or_default();
+        Ok(Timing { floor, ..Timing::with(gpu, dispatches)? })
+    }
+
+    fn with(gpu: &Gpu, dispatches: usize) -> Result<Timing, DeviceError> {
         use wgpu::BufferUsages as U;
         let count = dispatches + 1;
         let set = |first: usize| {
@@ -32,6 +55,7 @@ impl Timing {
             count,
             resolved: gpu.buffer("timestamps", bytes, U::QUERY_RESOLVE | U::COPY_SRC)?,
             readback: gpu.buffer("timestamps read back", bytes, U::MAP_READ | U::COPY_DST)?,
+            floor: 0,
         })
     }
 

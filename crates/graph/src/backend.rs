@@ -148,6 +148,8 @@ pub struct CompileOptions {
 pub struct StepProfile {
     /// The kernels in execution order.
     pub kernels: Vec<KernelTime>,
+    /// What is in each of their times without being theirs: nanoseconds of a kernel that does next to nothing, timed alike.
+    pub floor_nanos: u64,
     /// Nanoseconds the host took to encode and submit the step.
     pub host_nanos: u64,
 }

@@ -15,6 +15,8 @@ pub(super) struct Kernels {
     steps: usize,
     dispatches: usize,
     host_nanos: u64,
+    /// What a kernel that does next to nothing takes between two timestamps; it is taken off the times of all.
+    floor_nanos: u64,
     /// By total time, the longest first.
     lines: Vec<Line>,
 }
@@ -63,6 +65,7 @@ impl Kernels {
         let mut lines: BTreeMap<(&'static str, String, String), Line> = BTreeMap::new();
         for (plan, step) in steps {
             all.host_nanos += step.host_nanos;
+            all.floor_nanos = step.floor_nanos;
             all.dispatches += step.kernels.len();
             for time in &step.kernels {
                 let key = describe(*plan, time.selection);
@@ -70,7 +73,7 @@ impl Kernels {
                 let new = Line { op, kernel, operands, calls: 0, nanos: 0, weight_bytes: 0 };
                 let line = lines.entry(key).or_insert(new);
                 line.calls += 1;
-                line.nanos += time.nanos;
+                line.nanos += time.nanos.saturating_sub(step.floor_nanos);
                 line.weight_bytes += time.weight_bytes;
             }
         }
@@ -91,6 +94,11 @@ impl Kernels {
             per_step(self.dispatches as f64),
             per_step(device as f64) / 1e3,
             per_step(self.host_nanos as f64) / 1e3,
+        )?;
+        let floor = self.floor_nanos as f64 / 1e3;
+        writeln!(
+            out,
+            "{floor:.2} us of a dispatch that does nothing, timestamps included, are taken off every call"
         )?;
         if let Some(copy) = copy {
             writeln!(out, "a copy on the device moves {:.1} GB/s, read and written", copy / 1e9)?;
@@ -143,6 +151,7 @@ impl Kernels {
             "steps": self.steps,
             "dispatches": self.dispatches,
             "host_ns": self.host_nanos,
+            "floor_ns": self.floor_nanos,
             "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
         })
     }
@@ -160,11 +169,12 @@ mod tests {
             (
                 0,
                 StepProfile {
-                    kernels: vec![time(0, 10, 0), time(1, 30, 60), time(1, 20, 40)],
+                    kernels: vec![time(0, 12, 0), time(1, 32, 60), time(1, 22, 40)],
+                    floor_nanos: 2,
                     host_nanos: 5,
                 },
             ),
-            (1, StepProfile { kernels: vec![time(0, 4, 8)], host_nanos: 7 }),
+            (1, StepProfile { kernels: vec![time(0, 6, 8)], floor_nanos: 2, host_nanos: 7 }),
         ];
         let describe = |plan: usize, selection: usize| {
             ("op", format!("k{}", (plan + selection) % 2), format!("o{}", (plan + selection) % 2))
@@ -173,6 +183,6 @@ mod tests {
         assert_eq!((all.steps, all.dispatches, all.host_nanos), (2, 4, 12));
         let seen: Vec<_> = all.lines.iter().map(|l| (&*l.kernel, l.calls, l.nanos, l.weight_bytes)).collect();
         assert_eq!(seen, [("k1", 3, 54, 108), ("k0", 1, 10, 0)]);
-        assert_eq!(all.lines[0].rate(), 2e9);
+        assert_eq!((all.lines[0].rate(), all.floor_nanos), (2e9, 2));
     }
 }
