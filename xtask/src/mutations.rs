@@ -45,8 +45,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "what a lost device held is taken to be there again",
         "crates/engine/src/scheduler.rs",
-        "s.holding = Default::default();\n            s.forget();",
         "s.holding = Default::default();",
+        "",
     ),
     mutation(
         "a step goes ahead of tokens that the host draws",

@@ -1,6 +1,6 @@
 //! Devices with a fault put in, which show that a check can fail.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,7 +9,7 @@ use graph::backend::{
     Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reopening, RowSource, StateDesc,
     StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
-use graph::{Fence, Graph, PlanReport};
+use graph::{Fence, Graph, PlanReport, Signal, fence};
 use tensor::ops::{KV_BLOCK, NOT_A_TOKEN};
 
 /// What is wrong with a device.
@@ -79,6 +79,8 @@ struct Seen {
     owners: HashMap<u32, usize>,
     /// Blocks that have had several.
     used: HashSet<u32>,
+    /// Submissions whose end is held back.
+    held: Option<VecDeque<(Signal, Fence)>>,
 }
 
 impl FaultyBackend {
@@ -105,6 +107,27 @@ impl FaultyBackend {
     /// The most steps that were submitted before anything was read of the first of them.
     pub fn most_in_flight(&self) -> usize {
         self.watch.seen().most_unread
+    }
+
+    /// From now on no step ends, as on a device that takes its time.
+    pub fn hold(&self) {
+        self.watch.seen().held.get_or_insert_default();
+    }
+
+    /// The first step that is held back ends.
+    pub fn end_step(&self) {
+        let first = self.watch.seen().held.as_mut().and_then(VecDeque::pop_front);
+        if let Some((signal, fence)) = first {
+            signal.set(pollster::block_on(fence));
+        }
+    }
+
+    /// Steps end again, those that were held back at once.
+    pub fn release(&self) {
+        let held = self.watch.seen().held.take();
+        for (signal, fence) in held.into_iter().flatten() {
+            signal.set(pollster::block_on(fence));
+        }
     }
 
     /// Of every step so far, the rows of each sequence in it.
@@ -328,7 +351,15 @@ impl Instance for FaultyInstance {
                 return Fence::failed(DeviceError::Lost(LOST.to_owned()));
             }
         }
-        self.inner.submit(encoded)
+        let inner = self.inner.submit(encoded);
+        match &mut self.watch.seen().held {
+            None => inner,
+            Some(held) => {
+                let (signal, outer) = fence();
+                held.push_back((signal, inner));
+                outer
+            }
+        }
     }
 
     fn words(&self, name: &str) -> Result<&[u32], DeviceError> {

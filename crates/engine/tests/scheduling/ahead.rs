@@ -166,6 +166,33 @@ fn a_preempted_sequence_draws_again_what_nobody_had_read() {
     }
 }
 
+/// A sequence that gives its blocks up runs again while a step of its earlier life is still in flight: what that step drew is
+/// not taken for what it draws now.
+#[test]
+fn a_preempted_sequence_takes_nothing_of_its_earlier_life() {
+    // The older one ends with 79 tokens, in five blocks of the eight, and the newer one then needs a fourth.
+    let (ending, growing) = (generate(prompt(70, 0), 9), sample(prompt(40, 1), 30, hot(5)));
+    let mut seen = 0;
+    for steps in 1..12 {
+        let mut desk = Desk::new(pool_of(8, options()));
+        desk.device.hold();
+        let ids = [ending.clone(), growing.clone()].map(|request| desk.submit(request));
+        desk.settle();
+        for _ in 0..steps {
+            desk.device.end_step();
+            desk.settle();
+        }
+        let ended = desk.ended.contains(&ids[0]);
+        desk.cancel(ids[0]);
+        desk.settle();
+        seen += usize::from(!ended && desk.device.starts() > 2);
+        desk.device.release();
+        desk.finish();
+        assert_eq!(desk.answer(ids[1]), &at_rest(growing.clone()), "after {steps} steps");
+    }
+    assert!(seen > 0, "no sequence ran again beside its earlier life");
+}
+
 /// The host does not see the logits; the device says that they are no numbers.
 #[test]
 fn logits_that_are_no_numbers_fail_their_request_alone() {

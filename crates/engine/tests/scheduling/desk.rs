@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Waker};
 
 use checks::faults::{Fault, FaultyBackend};
 use checks::open_model;
@@ -109,6 +110,19 @@ impl Desk {
     pub(crate) fn advance(&mut self) -> bool {
         let engine = &mut self.engine;
         let Some(events) = pollster::block_on(poll_fn(|cx| engine.poll(cx))) else { return false };
+        self.note(events);
+        true
+    }
+
+    /// Does what can be done without waiting for the device.
+    pub(crate) fn settle(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(events)) = self.engine.poll(&mut cx) {
+            self.note(events);
+        }
+    }
+
+    fn note(&mut self, events: Vec<Event>) {
         for event in events {
             let id = event.request();
             assert!(!self.ended.contains(&id), "an event after the end: {event:?}");
@@ -134,7 +148,6 @@ impl Desk {
                 self.open.retain(|open| *open != id);
             }
         }
-        true
     }
 
     /// Runs until nothing is left to do.
