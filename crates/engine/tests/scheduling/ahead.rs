@@ -42,6 +42,23 @@ fn two_steps_are_in_flight_and_the_tokens_are_the_same() {
     assert_eq!(desk.device.most_in_flight(), 1);
 }
 
+/// A step beside one that waits for the host would miss its sequence, and then every other step would.
+#[test]
+fn who_waits_for_the_host_is_in_every_step() {
+    let mut desk = Desk::new(options());
+    desk.device.hold();
+    desk.submit(sample(prompt(20, 1), 12, hot(1)));
+    desk.submit(sample(prompt(20, 2), 12, SamplingOptions { repetition_penalty: 1.2, ..hot(2) }));
+    desk.settle();
+    while !desk.open.is_empty() {
+        desk.device.end_step();
+        desk.settle();
+    }
+    let mut want = vec![vec![1, 1]; 12];
+    want[0] = vec![20, 20];
+    assert_eq!(desk.device.steps(), want);
+}
+
 #[test]
 fn logits_are_read_only_where_somebody_looks_at_them() {
     let read = |sampling: SamplingOptions, logits: bool| {
