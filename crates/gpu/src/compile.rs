@@ -10,7 +10,7 @@ use tensor::{DType, Op};
 
 use crate::device::{Gpu, Pipeline};
 use crate::kernel::Kernel;
-use crate::operand::{Resolver, RowsArg};
+use crate::operand::{Resolver, RowsArg, counts};
 use crate::pack::BLOCK;
 use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
 use crate::select::{self, Elementwise};
@@ -432,7 +432,7 @@ impl Compiler<'_> {
             selection.reason.push_str(", with its codes");
             return Ok(());
         }
-        let mut params = rows.counts().to_vec();
+        let mut params = counts(&rows).to_vec();
         params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
         let grid = [blocks.div_ceil(8), rows.rows, 1];
         let args = vec![Arg::Acts, Arg::Meta];
@@ -500,7 +500,7 @@ impl Compiler<'_> {
                 let y = self.last(node, node.inputs[0])?;
                 let weights = self.last(node, node.inputs[1])?;
                 let out = self.last(node, node.outputs[0])?;
-                let mut params = out.counts().to_vec();
+                let mut params = counts(&out).to_vec();
                 params.extend(
                     [
                         out.width,
@@ -534,7 +534,7 @@ impl Compiler<'_> {
         [a, b, out]: [RowsArg; 3],
         factor: f32,
     ) -> Result<(), DeviceError> {
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([out.width, a.at, a.stride, b.at, b.stride, out.at, out.stride].map(|v| v as u32));
         params.push(factor.to_bits());
         self.per_element(node, &select::elementwise(op), params, vec![], &out, Use::None)
@@ -561,7 +561,7 @@ impl Compiler<'_> {
         }
         let x = self.last(node, a)?;
         let out = self.last(node, node.outputs[0])?;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([out.width, x.at, x.stride, layout.offset, out.at, out.stride].map(|v| v as u32));
         let fix = Use::Elements { weight, parameter: 6 };
         self.per_element(node, &select::binary_row(op), params, vec![Arg::Elements(weight)], &out, fix)
@@ -570,7 +570,7 @@ impl Compiler<'_> {
     fn gather(&mut self, node: &Node) -> Result<(), DeviceError> {
         let (table, ids) = (node.inputs[0], self.words(node, node.inputs[1])?);
         let out = self.last(node, node.outputs[0])?;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         let Some(weight) = self.resolver.weight(table) else {
             let from = self.last(node, table)?;
             params.extend([out.width as u32, ids]);
@@ -608,7 +608,7 @@ impl Compiler<'_> {
         let weight = self.elements(node, weight)?;
         let width = self.resolver.shape(node.inputs[0]).last();
         let inner = out.width.checked_div(width).unwrap_or(1);
-        let [rows, bound, per] = out.counts();
+        let [rows, bound, per] = counts(&out);
         let mut params = vec![rows * inner as u32, bound, per * inner as u32];
         params.extend(
             [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0]

@@ -5,6 +5,7 @@ use graph::{Node, ValueId};
 use tensor::DType;
 
 use super::{Arg, Compiler, Segment, Use};
+use crate::operand::counts;
 use crate::pack::BLOCK;
 use crate::select;
 
@@ -53,7 +54,7 @@ impl Compiler<'_> {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };
         let k = x.width;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([k.div_ceil(BLOCK), k, x.at, x.stride, 0, 0, 0].map(|v| v as u32));
         let expert_rows = experts.map(|_| out.width);
         let share = out.rows / x.rows.max(1);

@@ -6,6 +6,7 @@ use tensor::DType;
 use tensor::ops::KV_BLOCK;
 
 use super::{Arg, Compiler, Use};
+use crate::operand::counts;
 use crate::select::{self, KvKernel, SPLIT, SPLIT_ROWS};
 
 impl Compiler<'_> {
@@ -15,7 +16,7 @@ impl Compiler<'_> {
         let head_dim = self.resolver.shape(node.inputs[0]).last();
         let half = self.resolver.shape(node.inputs[2]).elements();
         let heads = x.width / head_dim.max(1);
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend(
             [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table]
                 .map(|v| v as u32),
@@ -48,7 +49,7 @@ impl Compiler<'_> {
         let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
         let (pos, pages, seq) =
             (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
-        let mut params = k.counts().to_vec();
+        let mut params = counts(&k).to_vec();
         params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
         params.extend([pos, seq, pages]);
         let grid = [heads, k.rows, 1];
@@ -72,7 +73,7 @@ impl Compiler<'_> {
         let step = [2, 3, 5].map(|i| self.words(node, node.inputs[i]));
         let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
         let window = window.unwrap_or(u32::MAX);
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend(
             [heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride]
                 .map(|v| v as u32),
@@ -106,7 +107,7 @@ impl Compiler<'_> {
             grid,
             Use::None,
         )?;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
         params.extend([pos, until, window]);
         let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
@@ -125,7 +126,7 @@ impl Compiler<'_> {
         let logits = self.last(node, node.inputs[0])?;
         let (weights, ids) = (self.last(node, node.outputs[0])?, self.last(node, node.outputs[1])?);
         let status = self.status.map_or(0, |(at, _)| at);
-        let mut params = logits.counts().to_vec();
+        let mut params = counts(&logits).to_vec();
         params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
         params.extend(
             [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status]
