@@ -1,4 +1,5 @@
-//! How fast a device copies its memory: the limit that kernels are compared with.
+//! Copies of device memory: to the host, where something is looked at, and on the device, whose speed is the limit that kernels
+//! are compared with.
 
 use std::time::Instant;
 
@@ -41,4 +42,18 @@ pub(crate) fn copy_bandwidth(gpu: &Gpu, bytes: u64) -> Result<f64, DeviceError> 
         best = best.min(seconds(copies)?);
     }
     Ok((2 * half * copies as u64) as f64 / best)
+}
+
+/// The words of a buffer, when all that was submitted has run.
+pub(crate) fn read(gpu: &Gpu, buffer: &wgpu::Buffer) -> Result<Vec<u32>, DeviceError> {
+    use wgpu::BufferUsages as U;
+    let readback = gpu.buffer("a copy for the host", buffer.size(), U::MAP_READ | U::COPY_DST)?;
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(buffer, 0, &readback, 0, Some(buffer.size()));
+    gpu.queue.submit([encoder.finish()]);
+    readback.map_async(wgpu::MapMode::Read, .., |_| ());
+    gpu.drain();
+    gpu.check()?;
+    let words = readback.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
+    Ok(bytemuck::pod_collect_to_vec(&words))
 }

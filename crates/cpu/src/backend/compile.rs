@@ -29,7 +29,7 @@ pub(super) fn compile(
     graph: &Graph,
     options: &CompileOptions,
 ) -> Result<CpuPlan, DeviceError> {
-    let arena = graph::memory::plan(graph, ALIGN);
+    let arena = graph::memory::plan(graph, ALIGN, &[]);
     let mut places = vec![None; graph.values.len()];
     for (place, offset) in places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| Place::Arena(bytes / 4));
