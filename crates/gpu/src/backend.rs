@@ -48,6 +48,19 @@ impl GpuBackend {
         crate::copy::bandwidth(&self.gpu, bytes)
     }
 
+    /// The words of a state as they lie on the device, for tests of what kernels leave there; `None` when it is none of this
+    /// device.
+    ///
+    /// # Errors
+    /// No memory for the copy, or the device is lost.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn state_words(&self, state: &StateHandle) -> Result<Option<Vec<u32>>, DeviceError> {
+        match state.downcast_ref::<GpuState>().filter(|s| Arc::ptr_eq(&s.gpu, &self.gpu)) {
+            Some(state) => crate::copy::read(&self.gpu, &state.buffer).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Takes the device away from everything on it, for tests of what happens then.
     pub fn lose(&self) {
         self.gpu.lose();

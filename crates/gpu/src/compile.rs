@@ -9,8 +9,9 @@ use tensor::ops::{Activation, Binary};
 use tensor::{DType, Op};
 
 use crate::device::{Gpu, Pipeline};
+use crate::fuse::{self, Fused};
 use crate::kernel::Kernel;
-use crate::operand::{Resolver, RowsArg};
+use crate::operand::{Resolver, RowsArg, counts};
 use crate::pack::BLOCK;
 use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
 use crate::select::{self, Elementwise};
@@ -40,6 +41,8 @@ pub(crate) struct Step {
 pub(crate) enum Arg {
     /// The chunk's buffer, as vectors or words.
     Chunk,
+    /// The same of the matrix beside it.
+    Up,
     /// The buffer of a weight's elements.
     Elements(usize),
     /// The buffer of the biases of a product.
@@ -59,12 +62,14 @@ pub(crate) enum Arg {
 pub(crate) enum Use {
     /// None.
     None,
-    /// Elements of a weight: their first word goes into a parameter.
-    Elements { weight: usize, parameter: usize },
+    /// Elements of weights: the first word of each goes into a parameter.
+    Elements(Vec<(usize, usize)>),
     /// A table to gather from, gather.wgsl.
     Table { weight: usize },
     /// Matrices of one type with one input, matmul.wgsl.
     Matrices(Vec<Segment>),
+    /// A matrix, and a weight of the same type and shape whose product is multiplied with the activation of its own.
+    Gated { gate: Segment, up: usize },
 }
 
 /// A matrix of a product.
@@ -114,7 +119,9 @@ pub(crate) fn compile(
     // What the host computes for a step follows its inputs; then come intermediates, then outputs.
     compiler.reserve_step(graph, extents)?;
     let intermediates = compiler.step_words;
-    let arena = graph::memory::plan(graph, ALIGN * 4);
+    let groups = if gpu.capabilities.fused { fuse::groups(graph) } else { vec![] };
+    let fused: Vec<Vec<usize>> = groups.iter().map(Fused::nodes).collect();
+    let arena = graph::memory::plan(graph, ALIGN * 4, &fused);
     for (place, offset) in compiler.resolver.places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| intermediates + bytes / 4).or(*place);
     }
@@ -144,8 +151,13 @@ pub(crate) fn compile(
             bound: value.bound.map(|b| (b.0 as usize, per)),
         });
     }
-    for node in &graph.nodes {
-        compiler.node(node)?;
+    for (at, node) in graph.nodes.iter().enumerate() {
+        match fused.iter().position(|nodes| nodes.contains(&at)) {
+            None => compiler.node(node)?,
+            // A group runs at the place of its last node.
+            Some(group) if fused[group].iter().all(|other| *other <= at) => compiler.fused(&groups[group])?,
+            Some(_) => {}
+        }
     }
     let Compiler { weights, seq_at, start_at, status, ropes, acts, parts, steps, selections, .. } = compiler;
     // Rows that were gathered are not those of the step: then it is not known whose values a kernel refused.
@@ -432,11 +444,18 @@ impl Compiler<'_> {
             selection.reason.push_str(", with its codes");
             return Ok(());
         }
-        let mut params = rows.counts().to_vec();
+        let mut params = counts(&rows).to_vec();
         params.extend([blocks as u32, rows.at as u32, rows.stride as u32]);
         let grid = [blocks.div_ceil(8), rows.rows, 1];
         let args = vec![Arg::Acts, Arg::Meta];
         self.push(node, &select::quantise(), "8-bit activations", params, args, grid, Use::None)
+    }
+
+    fn fused(&mut self, group: &Fused) -> Result<(), DeviceError> {
+        match group {
+            Fused::RopeKv(group) => self.rope_kv(group),
+            Fused::Gated(group) => self.gated(group),
+        }
     }
 
     fn node(&mut self, node: &Node) -> Result<(), DeviceError> {
@@ -462,15 +481,7 @@ impl Compiler<'_> {
                 let op = if *op == Binary::Add { Elementwise::Add } else { Elementwise::Mul };
                 self.binary(node, op)
             }
-            Op::GatedActivate(activation) => {
-                let op = match activation {
-                    Activation::Silu => Elementwise::SiluMul,
-                    Activation::GeluTanh => Elementwise::GeluTanhMul,
-                    Activation::GeluErf => Elementwise::GeluErfMul,
-                    Activation::Sigmoid => Elementwise::SigmoidMul,
-                };
-                self.binary(node, op)
-            }
+            Op::GatedActivate(activation) => self.binary(node, Elementwise::gated(*activation)),
             Op::Activate(activation) => {
                 let op = match activation {
                     Activation::Silu => Elementwise::Silu,
@@ -500,7 +511,7 @@ impl Compiler<'_> {
                 let y = self.last(node, node.inputs[0])?;
                 let weights = self.last(node, node.inputs[1])?;
                 let out = self.last(node, node.outputs[0])?;
-                let mut params = out.counts().to_vec();
+                let mut params = counts(&out).to_vec();
                 params.extend(
                     [
                         out.width,
@@ -534,7 +545,7 @@ impl Compiler<'_> {
         [a, b, out]: [RowsArg; 3],
         factor: f32,
     ) -> Result<(), DeviceError> {
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([out.width, a.at, a.stride, b.at, b.stride, out.at, out.stride].map(|v| v as u32));
         params.push(factor.to_bits());
         self.per_element(node, &select::elementwise(op), params, vec![], &out, Use::None)
@@ -561,16 +572,16 @@ impl Compiler<'_> {
         }
         let x = self.last(node, a)?;
         let out = self.last(node, node.outputs[0])?;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([out.width, x.at, x.stride, layout.offset, out.at, out.stride].map(|v| v as u32));
-        let fix = Use::Elements { weight, parameter: 6 };
+        let fix = Use::Elements(vec![(weight, 6)]);
         self.per_element(node, &select::binary_row(op), params, vec![Arg::Elements(weight)], &out, fix)
     }
 
     fn gather(&mut self, node: &Node) -> Result<(), DeviceError> {
         let (table, ids) = (node.inputs[0], self.words(node, node.inputs[1])?);
         let out = self.last(node, node.outputs[0])?;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         let Some(weight) = self.resolver.weight(table) else {
             let from = self.last(node, table)?;
             params.extend([out.width as u32, ids]);
@@ -608,14 +619,14 @@ impl Compiler<'_> {
         let weight = self.elements(node, weight)?;
         let width = self.resolver.shape(node.inputs[0]).last();
         let inner = out.width.checked_div(width).unwrap_or(1);
-        let [rows, bound, per] = out.counts();
+        let [rows, bound, per] = counts(&out);
         let mut params = vec![rows * inner as u32, bound, per * inner as u32];
         params.extend(
             [width, x.at, x.stride, y.at, y.stride, sum.at, sum.stride, out.at, out.stride, 0]
                 .map(|v| v as u32),
         );
         params.extend([eps.to_bits(), inner as u32]);
-        let fix = Use::Elements { weight, parameter: 12 };
+        let fix = Use::Elements(vec![(weight, 12)]);
         let args = vec![Arg::Elements(weight)];
         let kernel = select::rms_norm(&self.gpu.capabilities, width, add, false);
         self.push(node, &kernel, "a workgroup a row", params, args, [out.rows * inner, 1, 1], fix)?;

@@ -1,5 +1,5 @@
-//! A kernel that copies: how fast it moves memory is the limit that kernels are compared with, and what it takes to copy nothing
-//! is in every time that timestamps give.
+//! Copies: of device memory for the host to look at, and by a kernel on the device. How fast that one moves memory is the limit
+//! that kernels are compared with, and what it takes to copy nothing is in every time that timestamps give.
 
 use graph::backend::DeviceError;
 use wgpu::BufferUsages as U;
@@ -97,4 +97,18 @@ pub(crate) fn bandwidth(gpu: &Gpu, bytes: u64) -> Result<f64, DeviceError> {
         best = best.min(seconds(times)?);
     }
     Ok((2 * half * times as u64) as f64 / best)
+}
+
+/// The words of a buffer, when all that was submitted has run.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn read(gpu: &Gpu, buffer: &wgpu::Buffer) -> Result<Vec<u32>, DeviceError> {
+    let readback = gpu.buffer("a copy for the host", buffer.size(), U::MAP_READ | U::COPY_DST)?;
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(buffer, 0, &readback, 0, Some(buffer.size()));
+    gpu.queue.submit([encoder.finish()]);
+    readback.map_async(wgpu::MapMode::Read, .., |_| ());
+    gpu.drain();
+    gpu.check()?;
+    let words = readback.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
+    Ok(bytemuck::pod_collect_to_vec(&words))
 }

@@ -10,6 +10,7 @@ mod compile;
 #[cfg(not(target_arch = "wasm32"))]
 mod copy;
 mod device;
+mod fuse;
 mod kernel;
 mod memory;
 mod operand;

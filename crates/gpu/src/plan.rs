@@ -16,7 +16,7 @@ use crate::pack::planes;
 use crate::select::SEGMENTS;
 use crate::state::GpuState;
 use crate::timing::Timing;
-use crate::weight::{GpuWeight, PackedMatrix};
+use crate::weight::{Chunk, GpuWeight, PackedMatrix};
 
 /// A compiled graph.
 pub(crate) struct GpuPlan {
@@ -193,7 +193,7 @@ impl GpuInstance {
                 resources.push(match arg {
                     Arg::Chunk => chunk().as_entire_binding(),
                     Arg::Elements(w) => weights[*w].elements().region.buffer.as_entire_binding(),
-                    Arg::Biases => lowered.biases.unwrap_or_else(|| chunk()).as_entire_binding(),
+                    Arg::Biases | Arg::Up => lowered.second.unwrap_or_else(|| chunk()).as_entire_binding(),
                     Arg::Acts => range(&plan.acts, 0, plan.meta_at),
                     Arg::Meta => range(&plan.acts, plan.meta_at, plan.acts.size() - plan.meta_at),
                     Arg::State(s) => states[*s].buffer.as_entire_binding(),
@@ -351,20 +351,23 @@ impl GpuInstance {
 struct Lowered<'w> {
     params: Vec<u32>,
     grid: [u32; 3],
-    /// What holds the weights, and the biases of a product.
+    /// What holds the weights.
     chunk: Option<&'w wgpu::Buffer>,
-    biases: Option<&'w wgpu::Buffer>,
+    /// What holds the biases of a product, or the weights beside those.
+    second: Option<&'w wgpu::Buffer>,
     weight_bytes: u64,
 }
 
 /// The dispatches of a step: one, or as many as the storage of its weights asks for.
 fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Lowered<'w>> {
-    let one = |params| vec![Lowered { params, grid: step.grid, chunk: None, biases: None, weight_bytes: 0 }];
+    let one = |params| vec![Lowered { params, grid: step.grid, chunk: None, second: None, weight_bytes: 0 }];
     match &step.weight {
         Use::None => one(step.params.clone()),
-        Use::Elements { weight, parameter } => {
+        Use::Elements(elements) => {
             let mut params = step.params.clone();
-            params[*parameter] += weights[*weight].elements().region.at;
+            for (weight, parameter) in elements {
+                params[*parameter] += weights[*weight].elements().region.at;
+            }
             one(params)
         }
         Use::Table { weight } => {
@@ -378,11 +381,12 @@ fn lower<'w>(step: &Step, weights: &'w [Arc<GpuWeight>], most: usize) -> Vec<Low
                 params[14..17].copy_from_slice(&row_strides(matrix));
                 let weight_bytes = row_bytes(matrix) * chunk.rows.min(step.grid[1] as usize) as u64;
                 let chunk = Some(&chunk.region.buffer);
-                Lowered { params, grid: step.grid, chunk, biases: None, weight_bytes }
+                Lowered { params, grid: step.grid, chunk, second: None, weight_bytes }
             });
             each.collect()
         }
         Use::Matrices(segments) => products(step, segments, weights, most),
+        Use::Gated { gate, up } => gated(step, gate, *up, weights, most),
     }
 }
 
@@ -414,37 +418,28 @@ fn products<'w>(
         let matrix = weights[segment.weight].matrix();
         let bias = segment.bias.map(|b| &weights[b].elements().region);
         for chunk in &matrix.chunks {
-            // Experts' results are the same rows for every chunk; matrices' lie side by side.
-            let column = if segment.expert_rows.is_some() { 0 } else { chunk.first as u32 };
-            let groups = segment.expert_rows.unwrap_or(chunk.rows).div_ceil(segment.rows_per_group);
+            let column = column_of(segment, chunk);
             let fits = |l: &&mut Lowered| {
                 segment.expert_rows.is_none()
                     && l.params.len() < PRODUCT_WORDS + SEGMENTS * SEGMENT_WORDS
                     && l.chunk == Some(&chunk.region.buffer)
-                    && bias.is_none_or(|b| l.biases.is_none_or(|other| *other == b.buffer))
+                    && bias.is_none_or(|b| l.second.is_none_or(|other| *other == b.buffer))
             };
             let at = match out.last_mut().filter(fits) {
                 Some(last) => last,
                 None => {
-                    let mut params = step.params.clone();
-                    params[7..10].copy_from_slice(&row_strides(matrix));
-                    params[12] = chunk.first as u32;
-                    params.resize(PRODUCT_WORDS, 0);
+                    let params = product_words(step, matrix, chunk);
                     let chunk = Some(&chunk.region.buffer);
                     let grid = [0, step.grid[1], 1];
-                    out.push(Lowered { params, grid, chunk, biases: None, weight_bytes: 0 });
+                    out.push(Lowered { params, grid, chunk, second: None, weight_bytes: 0 });
                     out.last_mut().expect("one was pushed")
                 }
             };
-            at.grid[0] = (at.grid[0] + groups as u32).min(most as u32);
-            at.biases = at.biases.or(bias.map(|b| &b.buffer));
-            // Of experts, no more are read than the step has choices.
-            let read = segment.expert_rows.map_or(chunk.rows, |n| chunk.rows.min(n * step.grid[1] as usize));
-            at.weight_bytes += row_bytes(matrix) * read as u64;
-            let [codes, high, scales] = chunk.planes;
+            at.grid[0] = (at.grid[0] + groups_of(segment, chunk) as u32).min(most as u32);
+            at.second = at.second.or(bias.map(|b| &b.buffer));
+            at.weight_bytes += row_bytes(matrix) * rows_read(step, segment, chunk);
             let bias = bias.map_or(u32::MAX, |b| b.at + column);
-            let [to, stride] = segment.out.map(|v| v as u32);
-            at.params.extend([chunk.rows as u32, to + column, stride, bias, codes / 4, high, scales, 0]);
+            at.params.extend(segment_words(segment, chunk, column, bias));
         }
     }
     for l in &mut out {
@@ -453,6 +448,62 @@ fn products<'w>(
         l.params.resize(PRODUCT_WORDS + SEGMENTS * SEGMENT_WORDS, 0);
     }
     out
+}
+
+/// Products with a gate and the matrix beside it, which is cut into the same chunks.
+fn gated<'w>(
+    step: &Step,
+    gate: &Segment,
+    up: usize,
+    weights: &'w [Arc<GpuWeight>],
+    most: usize,
+) -> Vec<Lowered<'w>> {
+    let matrix = weights[gate.weight].matrix();
+    let pairs = matrix.chunks.iter().zip(&weights[up].matrix().chunks);
+    let each = pairs.map(|(chunk, beside)| {
+        let mut params = product_words(step, matrix, chunk);
+        for chunk in [chunk, beside] {
+            params.extend(segment_words(gate, chunk, column_of(gate, chunk), u32::MAX));
+        }
+        // They count as one: its partner follows.
+        params[15] = 1;
+        params.resize(PRODUCT_WORDS + SEGMENTS * SEGMENT_WORDS, 0);
+        let grid = [groups_of(gate, chunk).min(most) as u32, step.grid[1], 1];
+        let weight_bytes = 2 * row_bytes(matrix) * rows_read(step, gate, chunk);
+        let [chunk, second] = [chunk, beside].map(|c| Some(&c.region.buffer));
+        Lowered { params, grid, chunk, second, weight_bytes }
+    });
+    each.collect()
+}
+
+/// A product's parameters before its segments.
+fn product_words(step: &Step, matrix: &PackedMatrix, chunk: &Chunk) -> Vec<u32> {
+    let mut params = step.params.clone();
+    params[7..10].copy_from_slice(&row_strides(matrix));
+    params[12] = chunk.first as u32;
+    params.resize(PRODUCT_WORDS, 0);
+    params
+}
+
+fn segment_words(segment: &Segment, chunk: &Chunk, column: u32, bias: u32) -> [u32; SEGMENT_WORDS] {
+    let [codes, high, scales] = chunk.planes;
+    let [to, stride] = segment.out.map(|v| v as u32);
+    [chunk.rows as u32, to + column, stride, bias, codes / 4, high, scales, 0]
+}
+
+/// Where a chunk's results start: experts' are the same rows for every chunk, matrices' lie side by side.
+fn column_of(segment: &Segment, chunk: &Chunk) -> u32 {
+    if segment.expert_rows.is_some() { 0 } else { chunk.first as u32 }
+}
+
+/// Workgroups that cover the rows of a chunk.
+fn groups_of(segment: &Segment, chunk: &Chunk) -> usize {
+    segment.expert_rows.unwrap_or(chunk.rows).div_ceil(segment.rows_per_group)
+}
+
+/// Rows of a chunk that a step reads: of experts, no more than it has choices.
+fn rows_read(step: &Step, segment: &Segment, chunk: &Chunk) -> u64 {
+    segment.expert_rows.map_or(chunk.rows, |n| chunk.rows.min(n * step.grid[1] as usize)) as u64
 }
 
 impl Instance for GpuInstance {

@@ -1,6 +1,7 @@
 //! All choices of kernels.
 
 use tensor::DType;
+use tensor::ops::Activation;
 use wgpu::{Features, Limits};
 
 use crate::adapter::AdapterInfo;
@@ -100,6 +101,34 @@ const MATMUL_I8: &[Binding] = &[
     Binding::Read("acts", "vec4<u32>"),
     Binding::Read("meta_", "vec2<u32>"),
 ];
+const GATED_F32: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("w4", "vec4<u32>"),
+    Binding::Read("w1", "u32"),
+    Binding::Read("up4", "vec4<u32>"),
+    Binding::Read("up1", "u32"),
+];
+const GATED_I8: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Read("w4", "vec4<u32>"),
+    Binding::Read("w1", "u32"),
+    Binding::Read("up4", "vec4<u32>"),
+    Binding::Read("up1", "u32"),
+    Binding::Read("acts", "vec4<u32>"),
+    Binding::Read("meta_", "vec2<u32>"),
+];
+const KV_NORM: &[Binding] = &[
+    Binding::Arena,
+    Binding::Params,
+    Binding::Scalars,
+    Binding::Write("kv", "u32"),
+    Binding::Read("q_gain", "f32"),
+    Binding::Read("k_gain", "f32"),
+];
 const KV: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("kv", "u32")];
 const KV_READ: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("kv", "u32")];
 const KV_PARTS: &[Binding] = &[
@@ -122,10 +151,12 @@ const DRAWN: &[Binding] =
     &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("drawn", "u32")];
 
 const MATH: &str = include_str!("kernels/math.wgsl");
+const APPLY: &str = include_str!("kernels/apply.wgsl");
 const RMS_NORM: &str = include_str!("kernels/rms_norm.wgsl");
 const QUANTISE_BLOCK: &str = include_str!("kernels/quantise_block.wgsl");
 const HALF: &str = include_str!("kernels/half.wgsl");
 const WEIGHTS: &str = include_str!("kernels/weights.wgsl");
+const MATMUL: &str = include_str!("kernels/matmul.wgsl");
 
 /// Keys of a split of attention: splits lie at absolute multiples.
 pub(crate) const SPLIT: usize = 256;
@@ -143,7 +174,7 @@ fn kernel(
     Kernel { family, parts, bindings, parameters: parameters.to_vec() }
 }
 
-/// Elementwise operations, as elementwise.wgsl numbers them.
+/// Elementwise operations, as apply.wgsl numbers them.
 #[derive(Clone, Copy)]
 pub(crate) enum Elementwise {
     Add = 0,
@@ -159,8 +190,21 @@ pub(crate) enum Elementwise {
     Scale = 10,
 }
 
+impl Elementwise {
+    /// `act(gate) * up`.
+    pub(crate) fn gated(activation: Activation) -> Elementwise {
+        match activation {
+            Activation::Silu => Elementwise::SiluMul,
+            Activation::GeluTanh => Elementwise::GeluTanhMul,
+            Activation::GeluErf => Elementwise::GeluErfMul,
+            Activation::Sigmoid => Elementwise::SigmoidMul,
+        }
+    }
+}
+
 pub(crate) fn elementwise(op: Elementwise) -> Kernel {
-    kernel("elementwise", &[MATH, include_str!("kernels/elementwise.wgsl")], BASIC, &[("OP", op as u32)])
+    let parts = &[MATH, APPLY, include_str!("kernels/elementwise.wgsl")];
+    kernel("elementwise", parts, BASIC, &[("OP", op as u32)])
 }
 
 /// A row of a weight added to (0) or multiplied with (1) every row.
@@ -168,10 +212,18 @@ pub(crate) fn binary_row(op: Elementwise) -> Kernel {
     kernel("binary_row", &[include_str!("kernels/binary_row.wgsl")], ELEMENTS, &[("OP", op as u32)])
 }
 
+/// Lanes that share a row to be normed: the order of its sum.
+fn norm_lanes(capabilities: &Capabilities, width: usize) -> u32 {
+    (width / 4).next_power_of_two().clamp(32, capabilities.lanes as usize) as u32
+}
+
 /// `add`: of the sum of two. `quantise`: the codes of the result are wanted too.
 pub(crate) fn rms_norm(capabilities: &Capabilities, width: usize, add: bool, quantise: bool) -> Kernel {
-    let lanes = (width / 4).next_power_of_two().clamp(32, capabilities.lanes as usize) as u32;
-    let parameters = [("LANES", lanes), ("ADD", u32::from(add)), ("QUANTISE", u32::from(quantise))];
+    let parameters = [
+        ("LANES", norm_lanes(capabilities, width)),
+        ("ADD", u32::from(add)),
+        ("QUANTISE", u32::from(quantise)),
+    ];
     match quantise {
         false => kernel("rms_norm", &[RMS_NORM], ELEMENTS, &parameters),
         true => kernel("rms_norm_quantise", &[QUANTISE_BLOCK, RMS_NORM], NORM_QUANTISE, &parameters),
@@ -186,8 +238,8 @@ pub(crate) fn quantise() -> Kernel {
     kernel("quantise", &[QUANTISE_BLOCK, include_str!("kernels/quantise.wgsl")], QUANTISE, &[("LANES", 64)])
 }
 
-/// Parameters of weights.wgsl.
-fn format(capabilities: &Capabilities, dtype: DType) -> Option<[(&'static str, u32); 6]> {
+/// Parameters of weights.wgsl; `parts`: matrices that a kernel reads side by side.
+fn format(capabilities: &Capabilities, dtype: DType, parts: u32) -> Option<[(&'static str, u32); 7]> {
     let planes = planes(dtype)?;
     let bits = match dtype {
         DType::F32 => 32,
@@ -216,11 +268,12 @@ fn format(capabilities: &Capabilities, dtype: DType) -> Option<[(&'static str, u
         ("OFFSET", offset),
         ("MINIMUM", u32::from(minimum)),
         ("NATIVE", u32::from(capabilities.exact_halves)),
+        ("PARTS", parts),
     ])
 }
 
 pub(crate) fn gather(capabilities: &Capabilities, dtype: DType) -> Option<Kernel> {
-    let parameters = format(capabilities, dtype)?;
+    let parameters = format(capabilities, dtype, 1)?;
     Some(kernel("gather", &[HALF, WEIGHTS, include_str!("kernels/gather.wgsl")], TABLE, &parameters))
 }
 
@@ -256,6 +309,8 @@ pub(crate) struct Matmul {
     pub(crate) experts: bool,
     /// Rows of the bucket.
     pub(crate) rows: usize,
+    /// The matrix is a gate: another of the same shape, whose product is multiplied with the activation of its own.
+    pub(crate) gate: Option<Elementwise>,
     /// Rows of all matrices together.
     pub(crate) outputs: usize,
     /// Blocks of the inner dimension.
@@ -294,7 +349,9 @@ pub(crate) fn matmul(capabilities: &Capabilities, m: Matmul) -> Option<MatmulKer
         // time of 64. Two sizes, as each is a kernel to compile.
         None => (if m.blocks <= 8 { 8 } else { 32 }, 4, 1, 1),
     };
-    let mut parameters = format(capabilities, m.dtype)?.to_vec();
+    // A tile of two matrices has as many rows as one of one, and so as much to keep in registers.
+    let (parts, rows) = if m.gate.is_some() { (2, (rows / 2).max(1)) } else { (1, rows) };
+    let mut parameters = format(capabilities, m.dtype, parts)?.to_vec();
     parameters.extend([
         ("INTEGER", u32::from(m.integer)),
         ("EXPERTS", u32::from(m.experts)),
@@ -306,10 +363,17 @@ pub(crate) fn matmul(capabilities: &Capabilities, m: Matmul) -> Option<MatmulKer
         ("UNROLL", if m.integer { unroll } else { 1 }),
         ("SEGMENTS", SEGMENTS as u32),
     ]);
-    let bindings = if m.integer { MATMUL_I8 } else { MATMUL_F32 };
-    let family = if m.integer { "matmul_i8" } else { "matmul_f32" };
+    let kernel = match (m.gate, m.integer) {
+        (None, false) => kernel("matmul_f32", &[HALF, WEIGHTS, MATMUL], MATMUL_F32, &parameters),
+        (None, true) => kernel("matmul_i8", &[HALF, WEIGHTS, MATMUL], MATMUL_I8, &parameters),
+        (Some(op), integer) => {
+            parameters.push(("OP", op as u32));
+            let (family, bindings) = if integer { ("gated_i8", GATED_I8) } else { ("gated_f32", GATED_F32) };
+            kernel(family, &[HALF, WEIGHTS, MATH, APPLY, MATMUL], bindings, &parameters)
+        }
+    };
     Some(MatmulKernel {
-        kernel: kernel(family, &[HALF, WEIGHTS, include_str!("kernels/matmul.wgsl")], bindings, &parameters),
+        kernel,
         reason: if subgroup.is_some() { "a subgroup a tile" } else { "a workgroup a tile" },
         rows: rows as usize,
         columns: columns as usize,
@@ -337,13 +401,32 @@ impl KvKernel {
             ("ROW", row as u32),
         ]
     }
+
+    /// Those of kv_store.wgsl too.
+    fn storing(&self, lanes: u32) -> Vec<(&'static str, u32)> {
+        let mut parameters = self.parameters();
+        parameters.extend([("LANES", lanes), ("WIDE", self.k_dim.max(self.v_dim) as u32)]);
+        parameters
+    }
 }
 
 const KV_PART: &str = include_str!("kernels/kv.wgsl");
 const MERGE_WEIGHTS: &str = include_str!("kernels/merge_weights.wgsl");
 
+const KV_STORE: &str = include_str!("kernels/kv_store.wgsl");
+
 pub(crate) fn kv_write(kv: KvKernel) -> Kernel {
-    kernel("kv_write", &[KV_PART, include_str!("kernels/kv_write.wgsl")], KV, &kv.parameters())
+    let parts = &[KV_PART, KV_STORE, include_str!("kernels/kv_write.wgsl")];
+    kernel("kv_write", parts, KV, &kv.storing(64))
+}
+
+/// Rotation of queries and keys and writing of the cache; with `norm`, of their normed heads.
+pub(crate) fn rope_kv(capabilities: &Capabilities, kv: KvKernel, norm: bool) -> Kernel {
+    let mut parameters = kv.storing(norm_lanes(capabilities, kv.k_dim));
+    parameters.push(("NORM", u32::from(norm)));
+    let parts = &[KV_PART, KV_STORE, include_str!("kernels/rope_kv.wgsl")];
+    let (family, bindings) = if norm { ("norm_rope_kv", KV_NORM) } else { ("rope_kv", KV) };
+    kernel(family, parts, bindings, &parameters)
 }
 
 /// Attention; with `split`, each split leaves its part for [`merge`].

@@ -23,16 +23,35 @@ struct Interval {
 /// Lays out the computed values so that two that are alive at once never overlap. The largest are placed first, each
 /// in the lowest gap that fits (greedy by size: Pisarchyk and Lee, 2020). `align` is a power of two. Outputs get no
 /// place: they have storage of their own, which outlives the step.
-pub fn plan(graph: &Graph, align: usize) -> ArenaPlan {
+///
+/// `fused` are groups of nodes that a backend runs as one kernel, each at the place of its last node: what any of them
+/// reads lives until then, what they give lives from then on, and what only they read has no place.
+pub fn plan(graph: &Graph, align: usize, fused: &[Vec<usize>]) -> ArenaPlan {
+    let mut runs_at: Vec<usize> = (0..graph.nodes.len()).collect();
+    let mut read_inside = vec![0; graph.values.len()];
+    for group in fused {
+        let last = group.iter().copied().max().unwrap_or(0);
+        let members = || group.iter().map(|node| &graph.nodes[*node]);
+        for id in members().flat_map(|node| &node.inputs).map(|id| graph.base(*id)) {
+            let is_own = members().any(|node| node.outputs.contains(&id));
+            read_inside[id.0 as usize] += u32::from(is_own);
+        }
+        group.iter().for_each(|node| runs_at[*node] = last);
+    }
+    let uses = graph.uses();
     let mut intervals: Vec<Interval> = vec![];
     let mut slot_of = vec![usize::MAX; graph.values.len()];
-    for (at, node) in graph.nodes.iter().enumerate() {
+    for (node, at) in graph.nodes.iter().zip(runs_at) {
         for id in &node.inputs {
             if let Some(i) = intervals.get_mut(slot_of[graph.base(*id).0 as usize]) {
-                i.last = at;
+                i.last = i.last.max(at);
             }
         }
         for id in &node.outputs {
+            let index = id.0 as usize;
+            if read_inside[index] > 0 && read_inside[index] == uses[index] {
+                continue;
+            }
             let v = graph.value(*id);
             let bytes =
                 (v.layout.shape.elements() * v.dtype.block_bytes()).next_multiple_of(align).max(align);
@@ -89,7 +108,7 @@ mod tests {
         let sum = b.add(y, residual);
         b.output("sum", sum);
         let graph = b.finish().unwrap();
-        let plan = plan(&graph, 64);
+        let plan = plan(&graph, 64, &[]);
         assert_eq!(plan.bytes, 3 * 1024);
         assert_eq!(plan.unaliased, 7 * 1024);
         for (i, node) in graph.nodes.iter().enumerate().skip(1) {
@@ -100,5 +119,29 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// What a fused kernel reads outlives all it writes, and what passes between its nodes takes no memory.
+    #[test]
+    fn fused_nodes_run_as_one() {
+        let b = Builder::new();
+        let x = b.scale(b.input("x", DType::F32, &[16, 16], None), 2.0);
+        let y = b.scale(b.input("y", DType::F32, &[16, 16], None), 3.0);
+        let a = b.activate(Activation::Silu, x);
+        let c = b.activate(Activation::Silu, y);
+        b.output("z", b.scale(b.mul(a, c), 0.5));
+        let graph = b.finish().unwrap();
+        let of = |node: usize| graph.nodes[node].outputs[0].0 as usize;
+        let apart = plan(&graph, 64, &[]);
+        assert!(apart.offsets[of(3)] == apart.offsets[of(0)] && apart.bytes == 3 * 1024);
+        // Both activations and the product.
+        let one = plan(&graph, 64, &[vec![2, 3, 4]]);
+        assert_eq!([of(2), of(3)].map(|value| one.offsets[value]), [None, None]);
+        let [x, y, product] = [of(0), of(1), of(4)].map(|value| one.offsets[value].unwrap());
+        assert!(x != y && x != product && y != product);
+        // The activations alone: each may not take the place of what the other still reads.
+        let pair = plan(&graph, 64, &[vec![2, 3]]);
+        let places = [0, 1, 2, 3].map(|node| pair.offsets[of(node)].unwrap());
+        assert!((0..4).all(|i| (0..i).all(|j| places[i] != places[j])), "{places:?}");
     }
 }

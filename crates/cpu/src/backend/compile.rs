@@ -29,7 +29,7 @@ pub(super) fn compile(
     graph: &Graph,
     options: &CompileOptions,
 ) -> Result<CpuPlan, DeviceError> {
-    let arena = graph::memory::plan(graph, ALIGN);
+    let arena = graph::memory::plan(graph, ALIGN, &[]);
     let mut places = vec![None; graph.values.len()];
     for (place, offset) in places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| Place::Arena(bytes / 4));
@@ -431,8 +431,7 @@ impl Compiler<'_> {
             }
             let (rows, half) = (self.resolver.shape(pos).last(), self.resolver.shape(node.inputs[2]).last());
             let words = (rows * half).next_multiple_of(ALIGN / 4);
-            let table =
-                |at| RowsArg { place: Place::Arena(at), rows, width: half, stride: half, bound: None };
+            let table = |at| RowsArg { at: Place::Arena(at), rows, width: half, stride: half, bound: None };
             let (cos, sin) = (table(self.scratch_at), table(self.scratch_at + words));
             self.scratch_at += 2 * words;
             self.angles.push(Angles { key, cos, sin, computed: false });

@@ -44,7 +44,7 @@ impl Ctx<'_> {
 
     /// The first word of a value. What it may be used for is as for `rows` and `rows_mut`.
     pub(super) fn start(&self, arg: &RowsArg) -> *mut u32 {
-        match arg.place {
+        match arg.at {
             Place::Arena(at) => self.arena.wrapping_add(at),
             Place::Input(at) => self.inputs.cast_mut().wrapping_add(at),
             Place::Output(at) => self.outputs.wrapping_add(at),

@@ -37,8 +37,8 @@ fn angles_are_computed_once_a_plan() {
     let mut known = vec![];
     for step in &plan.inner.steps {
         match step {
-            Step::Angles { cos, sin, .. } => known.push((cos.place, sin.place)),
-            Step::Rope { cos, sin, .. } => assert!(known.contains(&(cos.place, sin.place))),
+            Step::Angles { cos, sin, .. } => known.push((cos.at, sin.at)),
+            Step::Rope { cos, sin, .. } => assert!(known.contains(&(cos.at, sin.at))),
             _ => {}
         }
     }

@@ -4,13 +4,14 @@ use graph::Node;
 use graph::backend::DeviceError;
 
 use super::{Arg, Compiler, Use};
+use crate::operand::counts;
 use crate::select;
 
 impl Compiler<'_> {
     pub(super) fn sample(&mut self, node: &Node) -> Result<(), DeviceError> {
         let state = self.state(node)?;
         let logits = self.last(node, node.inputs[0])?;
-        let mut params = logits.counts().to_vec();
+        let mut params = counts(&logits).to_vec();
         params.extend([logits.width, logits.at, logits.stride].map(|v| v as u32));
         for id in node.inputs[2..].iter().chain(&node.outputs) {
             params.push(self.words(node, *id)?);

@@ -2,10 +2,12 @@
 
 use graph::Node;
 use graph::backend::DeviceError;
-use tensor::DType;
 use tensor::ops::KV_BLOCK;
+use tensor::{DType, Op};
 
 use super::{Arg, Compiler, Use};
+use crate::fuse::RopeKv;
+use crate::operand::counts;
 use crate::select::{self, KvKernel, SPLIT, SPLIT_ROWS};
 
 impl Compiler<'_> {
@@ -15,7 +17,7 @@ impl Compiler<'_> {
         let head_dim = self.resolver.shape(node.inputs[0]).last();
         let half = self.resolver.shape(node.inputs[2]).elements();
         let heads = x.width / head_dim.max(1);
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend(
             [heads, head_dim, half, x.at, x.stride, head_dim, out.at, out.stride, head_dim, table]
                 .map(|v| v as u32),
@@ -48,12 +50,48 @@ impl Compiler<'_> {
         let (k, v) = (self.outer(node, node.inputs[0])?, self.outer(node, node.inputs[1])?);
         let (pos, pages, seq) =
             (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
-        let mut params = k.counts().to_vec();
+        let mut params = counts(&k).to_vec();
         params.extend([heads, blocks, table, k.at, k.stride, v.at, v.stride].map(|v| v as u32));
         params.extend([pos, seq, pages]);
         let grid = [heads, k.rows, 1];
         let args = vec![Arg::State(state)];
         self.push(node, &select::kv_write(kernel), "paged cache", params, args, grid, Use::None)
+    }
+
+    /// What [`rope`](Self::rope), [`kv_write`](Self::kv_write) and norms before them do, in one kernel.
+    pub(super) fn rope_kv(&mut self, group: &RopeKv) -> Result<(), DeviceError> {
+        let nodes = &self.resolver.graph.nodes;
+        let node = &nodes[group.write];
+        let ropes = group.ropes.map(|at| &nodes[at]);
+        let k_dim = self.resolver.shape(node.inputs[0]).last();
+        let (state, kernel, kv_heads, [blocks, table]) = self.cache(node, k_dim)?;
+        let Op::Rope { magnitude } = ropes[0].op else { return self.unsupported(node, "no rotation") };
+        let angles = self.rope_table(ropes[0], magnitude)?;
+        let half = self.resolver.shape(ropes[0].inputs[2]).elements();
+        let (out, v) = (self.outer(ropes[0], ropes[0].outputs[0])?, self.outer(node, node.inputs[1])?);
+        let [q, k] = group.norms.unwrap_or(group.ropes).map(|at| self.outer(&nodes[at], nodes[at].inputs[0]));
+        let (q, k) = (q?, k?);
+        let (pos, pages, seq) =
+            (self.words(node, node.inputs[3])?, self.words(node, node.inputs[5])?, self.seq(node)?);
+        let heads = q.width / k_dim.max(1);
+        let mut params = counts(&out).to_vec();
+        params.extend([heads, kv_heads, blocks, table, half].map(|v| v as u32));
+        params.extend([q.at, q.stride, k.at, k.stride, v.at, v.stride, out.at, out.stride].map(|v| v as u32));
+        params.extend([pos, seq, pages, angles as u32]);
+        let (mut args, mut gains, mut eps) = (vec![Arg::State(state)], vec![], [0.0; 2]);
+        for (i, at) in group.norms.into_iter().flatten().enumerate() {
+            let Op::RmsNorm { eps: own } = nodes[at].op else { return self.unsupported(node, "no norm") };
+            let weight = self.elements(&nodes[at], nodes[at].inputs[1])?;
+            gains.push((weight, params.len() + i));
+            args.push(Arg::Elements(weight));
+            eps[i] = own;
+        }
+        params.extend([0, 0, eps[0].to_bits(), eps[1].to_bits(), k_dim as u32]);
+        let grid = [heads + kv_heads, out.rows, 1];
+        let kernel = select::rope_kv(&self.gpu.capabilities, kernel, group.norms.is_some());
+        let reason = "rotation and paged cache in one, a workgroup a row and head";
+        let gains = if gains.is_empty() { Use::None } else { Use::Elements(gains) };
+        self.push(node, &kernel, reason, params, args, grid, gains)
     }
 
     pub(super) fn attention(
@@ -72,7 +110,7 @@ impl Compiler<'_> {
         let step = [2, 3, 5].map(|i| self.words(node, node.inputs[i]));
         let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
         let window = window.unwrap_or(u32::MAX);
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend(
             [heads, heads / kv_heads, blocks, table, splits, q.at, q.stride, out.at, out.stride]
                 .map(|v| v as u32),
@@ -106,7 +144,7 @@ impl Compiler<'_> {
             grid,
             Use::None,
         )?;
-        let mut params = out.counts().to_vec();
+        let mut params = counts(&out).to_vec();
         params.extend([heads, splits, out.at, out.stride].map(|v| v as u32));
         params.extend([pos, until, window]);
         let grid = [kernel.v_dim.div_ceil(64), heads, out.rows];
@@ -125,7 +163,7 @@ impl Compiler<'_> {
         let logits = self.last(node, node.inputs[0])?;
         let (weights, ids) = (self.last(node, node.outputs[0])?, self.last(node, node.outputs[1])?);
         let status = self.status.map_or(0, |(at, _)| at);
-        let mut params = logits.counts().to_vec();
+        let mut params = counts(&logits).to_vec();
         params.extend([logits.width as u32, k as u32, u32::from(renormalise)]);
         params.extend(
             [logits.at, logits.stride, weights.at, weights.stride, ids.at, ids.stride, status]
@@ -153,7 +191,7 @@ impl Compiler<'_> {
         params.extend([x.width, x.at, x.stride, out.at, out.stride, 0].map(|v| v as u32));
         params.extend([pos, start as u32, extents, slots, snap]);
         let grid = [x.width.div_ceil(64), seqs, 1];
-        let fix = Use::Elements { weight, parameter: 8 };
+        let fix = Use::Elements(vec![(weight, 8)]);
         let args = vec![Arg::Elements(weight), Arg::State(state)];
         self.push(node, &select::short_conv(past), "a channel a lane", params, args, grid, fix)
     }

@@ -22,7 +22,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
             let to = p.out_at + row * p.out_stride + 32u * b;
             var x: array<vec4<f32>, 8>;
             if (!zeros) {
-                x = block_elements(
+                x = block_elements(0u, 
                     p.codes_at + here * p.codes_row, p.high_at + here * p.high_row, p.scale_at + here * p.scale_row, b);
             }
 //#for i in 8

@@ -3,6 +3,7 @@
 // alone, so that any ROWS, COLS and UNROLL give the same bits. INTEGER: activations are 8-bit codes. EXPERTS: each row
 // has an expert of its own, whose matrix follows those before it. SUBGROUP: the lanes of a tile are a subgroup, and SUBS of
 // them a workgroup; otherwise they are a workgroup. SEGMENTS: matrices of one type with the same input, in one buffer.
+// PARTS = 2: a tile has the same rows of two matrices, gate and up, and their results are combined by `apply`.
 
 struct Segment {
     n: u32, out_at: u32, out_stride: u32, bias_at: u32,
@@ -19,7 +20,7 @@ struct Params {
 }
 
 //#if SUBGROUP == 0
-var<workgroup> sums: array<f32, LANES * ROWS * COLS>;
+var<workgroup> sums: array<f32, LANES * PARTS * ROWS * COLS>;
 
 @compute @workgroup_size(LANES)
 fn main(
@@ -69,9 +70,11 @@ fn walk(first_tile: u32, tile_step: u32, first_group: u32, group_step: u32, lane
 
 fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
     let segment = p.segments[s];
+//#for g in PARTS
 //#for r in ROWS
 //#for c in COLS
-    var sum_${r}_${c} = 0.0;
+    var sum_${g}_${r}_${c} = 0.0;
+//#end
 //#end
 //#end
 //#if EXPERTS == 1
@@ -86,9 +89,11 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
 //#if EXPERTS == 1
     let w_${r} = min(base + n0 + ${r}u, segment.n - 1u);
 //#end
-    let codes_${r} = segment.codes_at + w_${r} * p.codes_row;
-    let high_${r} = segment.high_at + w_${r} * p.high_row;
-    let scale_${r} = segment.scale_at + w_${r} * p.scale_row;
+//#for g in PARTS
+    let codes_${g}_${r} = p.segments[s + ${g}u].codes_at + w_${r} * p.codes_row;
+    let high_${g}_${r} = p.segments[s + ${g}u].high_at + w_${r} * p.high_row;
+    let scale_${g}_${r} = p.segments[s + ${g}u].scale_at + w_${r} * p.scale_row;
+//#end
 //#end
 //#for c in COLS
 //#if EXPERTS == 0
@@ -104,9 +109,11 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
     // All loads of several blocks first, so that they are under way together.
     for (; b + (UNROLL - 1u) * LANES < p.blocks; b += UNROLL * LANES) {
 //#for u in UNROLL
+//#for g in PARTS
 //#for r in ROWS
-        let q_${u}_${r} = block_codes(codes_${r}, high_${r}, b + ${u}u * LANES);
-        let s_${u}_${r} = block_scales(scale_${r}, b + ${u}u * LANES);
+        let q_${u}_${g}_${r} = block_codes(${g}u, codes_${g}_${r}, high_${g}_${r}, b + ${u}u * LANES);
+        let s_${u}_${g}_${r} = block_scales(${g}u, scale_${g}_${r}, b + ${u}u * LANES);
+//#end
 //#end
 //#end
 //#for u in UNROLL
@@ -116,8 +123,10 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
             let a0 = acts[2u * at];
             let a1 = acts[2u * at + 1u];
             let m = meta_[at];
+//#for g in PARTS
 //#for r in ROWS
-            sum_${r}_${c} = add_block(q_${u}_${r}, s_${u}_${r}, a0, a1, m, sum_${r}_${c});
+            sum_${g}_${r}_${c} = add_block(q_${u}_${g}_${r}, s_${u}_${g}_${r}, a0, a1, m, sum_${g}_${r}_${c});
+//#end
 //#end
         }
 //#end
@@ -125,9 +134,11 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
     }
 //#end
     for (; b < p.blocks; b += LANES) {
+//#for g in PARTS
 //#for r in ROWS
-        let q_${r} = block_codes(codes_${r}, high_${r}, b);
-        let s_${r} = block_scales(scale_${r}, b);
+        let q_${g}_${r} = block_codes(${g}u, codes_${g}_${r}, high_${g}_${r}, b);
+        let s_${g}_${r} = block_scales(${g}u, scale_${g}_${r}, b);
+//#end
 //#end
 //#for c in COLS
         {
@@ -135,8 +146,10 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
             let a0 = acts[2u * at];
             let a1 = acts[2u * at + 1u];
             let m = meta_[at];
+//#for g in PARTS
 //#for r in ROWS
-            sum_${r}_${c} = add_block(q_${r}, s_${r}, a0, a1, m, sum_${r}_${c});
+            sum_${g}_${r}_${c} = add_block(q_${g}_${r}, s_${g}_${r}, a0, a1, m, sum_${g}_${r}_${c});
+//#end
 //#end
         }
 //#end
@@ -146,8 +159,10 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
     for (; b < p.blocks; b += LANES) {
         // Beyond k, weights are zeros and activations somebody else's.
         let left = p.k - 32u * b;
+//#for g in PARTS
 //#for r in ROWS
-        let w_${r}_ = block_elements(codes_${r}, high_${r}, scale_${r}, b);
+        let w_${g}_${r} = block_elements(${g}u, codes_${g}_${r}, high_${g}_${r}, scale_${g}_${r}, b);
+//#end
 //#end
 //#for c in COLS
         {
@@ -161,11 +176,14 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
                     if (4u * i + ${j}u < left) { x[${j}] = arena[at + 4u * i + ${j}u]; }
 //#end
                 }
+//#for g in PARTS
 //#for r in ROWS
                 {
-                    let w = w_${r}_[i];
-                    sum_${r}_${c} = fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum_${r}_${c}))));
+                    let w = w_${g}_${r}[i];
+                    sum_${g}_${r}_${c} =
+                        fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum_${g}_${r}_${c}))));
                 }
+//#end
 //#end
             }
         }
@@ -175,29 +193,42 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
 //#if SUBGROUP == 1
 //#for r in ROWS
 //#for c in COLS
+//#for g in PARTS
     for (var half_ = LANES / 2u; half_ > 0u; half_ = half_ / 2u) {
-        sum_${r}_${c} = sum_${r}_${c} + subgroupShuffleXor(sum_${r}_${c}, half_);
+        sum_${g}_${r}_${c} = sum_${g}_${r}_${c} + subgroupShuffleXor(sum_${g}_${r}_${c}, half_);
     }
+//#end
     if (lane == (${r}u * COLS + ${c}u) % LANES) {
 //#if EXPERTS == 0
-        store(s, n0 + ${r}u, ${c}u, first_row, cols, n0 + ${r}u, sum_${r}_${c});
+        let at = n0 + ${r}u;
 //#end
 //#if EXPERTS == 1
-        store(s, n0 + ${r}u, ${c}u, first_row, cols, base + n0 + ${r}u, sum_${r}_${c});
+        let at = base + n0 + ${r}u;
 //#end
+        if (holds(s, n0 + ${r}u, at, ${c}u < cols)) {
+//#if PARTS == 1
+            let y = biased(s, n0 + ${r}u, sum_0_${r}_${c});
+//#end
+//#if PARTS == 2
+            let y = apply(sum_0_${r}_${c}, sum_1_${r}_${c});
+//#end
+            arena[segment.out_at + (first_row + ${c}u) * segment.out_stride + n0 + ${r}u] = y;
+        }
     }
 //#end
 //#end
 //#end
 //#if SUBGROUP == 0
+//#for g in PARTS
 //#for r in ROWS
 //#for c in COLS
-    sums[(${r}u * COLS + ${c}u) * LANES + lane] = sum_${r}_${c};
+    sums[((${g}u * ROWS + ${r}u) * COLS + ${c}u) * LANES + lane] = sum_${g}_${r}_${c};
+//#end
 //#end
 //#end
     for (var half_ = LANES / 2u; half_ > 0u; half_ = half_ / 2u) {
         workgroupBarrier();
-        for (var i = lane; i < ROWS * COLS * half_; i += LANES) {
+        for (var i = lane; i < PARTS * ROWS * COLS * half_; i += LANES) {
             let at = i / half_ * LANES + i % half_;
             sums[at] = sums[at] + sums[at + half_];
         }
@@ -206,31 +237,42 @@ fn tile(s: u32, n0: u32, first_row: u32, cols: u32, lane: u32) {
     for (var i = lane; i < ROWS * COLS; i += LANES) {
         let n = n0 + i / COLS;
 //#if EXPERTS == 0
-        store(s, n, i % COLS, first_row, cols, n, sums[i * LANES]);
+        let at = n;
 //#end
 //#if EXPERTS == 1
-        store(s, n, i % COLS, first_row, cols, base + n, sums[i * LANES]);
+        let at = base + n;
 //#end
+        if (holds(s, n, at, i % COLS < cols)) {
+//#if PARTS == 1
+            let y = biased(s, n, sums[i * LANES]);
+//#end
+//#if PARTS == 2
+            let y = apply(sums[i * LANES], sums[(ROWS * COLS + i) * LANES]);
+//#end
+            arena[segment.out_at + (first_row + i % COLS) * segment.out_stride + n] = y;
+        }
     }
     workgroupBarrier();
 //#end
 }
 
-// `at`: the row among those that are bound.
-fn store(s: u32, n: u32, c: u32, first_row: u32, cols: u32, at: u32, sum: f32) {
-    let segment = p.segments[s];
-    var mine = at < segment.n && c < cols;
+// Whether row `n` of a matrix, which is row `at` of those that are bound, is there, for a column that is `real`.
+fn holds(s: u32, n: u32, at: u32, real: bool) -> bool {
+    var mine = at < p.segments[s].n && real;
 //#if EXPERTS == 1
     mine = mine && n < p.expert_rows;
 //#end
-    if (mine) {
-        var y = sum;
-        if (segment.bias_at != NONE) {
-            y = y + elements[segment.bias_at + n];
-        }
-        arena[segment.out_at + (first_row + c) * segment.out_stride + n] = y;
-    }
+    return mine;
 }
+
+//#if PARTS == 1
+fn biased(s: u32, n: u32, y: f32) -> f32 {
+    if (p.segments[s].bias_at != NONE) {
+        return y + elements[p.segments[s].bias_at + n];
+    }
+    return y;
+}
+//#end
 
 //#if INTEGER == 1
 fn add_block(q: Codes, s: vec3<f32>, a0: vec4<u32>, a1: vec4<u32>, m: vec2<u32>, sum: f32) -> f32 {

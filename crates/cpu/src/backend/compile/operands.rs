@@ -119,7 +119,7 @@ impl Compiler<'_> {
     /// Notes the extents of the sequences, of which a step has one array.
     pub(super) fn extents(&mut self, node: &Node, id: ValueId) -> Result<(), DeviceError> {
         let arg = self.vector(node, id)?;
-        let Place::Input(at) = arg.place else { return self.unsupported(node, "extents must be an input") };
+        let Place::Input(at) = arg.at else { return self.unsupported(node, "extents must be an input") };
         let new = (at, arg.rows, arg.bound.map(|(scalar, _)| scalar));
         if *self.extents.get_or_insert(new) != new {
             return self.unsupported(node, "a step has one array of extents");
