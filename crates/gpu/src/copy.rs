@@ -81,9 +81,7 @@ pub(crate) fn bandwidth(gpu: &Gpu, bytes: u64) -> Result<f64, DeviceError> {
         let commands = encoder.finish();
         let start = std::time::Instant::now();
         gpu.queue.submit([commands]);
-        let waited = gpu.device.poll(wgpu::PollType::wait_indefinitely());
-        waited.map_err(|e| DeviceError::Lost(e.to_string()))?;
-        gpu.check()?;
+        gpu.drain()?;
         Ok(start.elapsed().as_secs_f64())
     };
     // The first submission also clears the buffers.
@@ -107,8 +105,7 @@ pub(crate) fn read(gpu: &Gpu, buffer: &wgpu::Buffer) -> Result<Vec<u32>, DeviceE
     encoder.copy_buffer_to_buffer(buffer, 0, &readback, 0, Some(buffer.size()));
     gpu.queue.submit([encoder.finish()]);
     readback.map_async(wgpu::MapMode::Read, .., |_| ());
-    gpu.drain();
-    gpu.check()?;
+    gpu.drain()?;
     let words = readback.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
     Ok(bytemuck::pod_collect_to_vec(&words))
 }

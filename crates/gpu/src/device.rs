@@ -1,8 +1,9 @@
 //! An open device: pipelines, errors, and what waits for submissions.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use graph::Signal;
 use graph::backend::DeviceError;
 
 use crate::adapter::AdapterInfo;
@@ -31,6 +32,26 @@ pub(crate) struct Faults {
     error: Mutex<Option<DeviceError>>,
     /// Why the device is gone.
     lost: Mutex<Option<String>>,
+    /// Submissions under way.
+    awaited: Mutex<Vec<Weak<Awaited>>>,
+}
+
+/// A submission under way: what was read back of it, or the error, and who waits for it.
+#[derive(Default)]
+pub(crate) struct Awaited {
+    pub(crate) read: OnceLock<Result<Vec<u32>, DeviceError>>,
+    signal: Mutex<Option<Signal>>,
+}
+
+impl Awaited {
+    /// The submission ends, unless it has: the first to say how is believed.
+    pub(crate) fn end(&self, read: Result<Vec<u32>, DeviceError>, result: Result<(), DeviceError>) {
+        if self.read.set(read).is_ok()
+            && let Some(signal) = lock(&self.signal).take()
+        {
+            signal.set(result);
+        }
+    }
 }
 
 impl Faults {
@@ -51,6 +72,25 @@ impl Faults {
             return Err(DeviceError::Lost(reason));
         }
         lock(&self.error).take().map_or(Ok(()), Err)
+    }
+
+    /// A submission that is to end when the device is lost, if not before.
+    pub(crate) fn expect(&self, signal: Signal) -> Arc<Awaited> {
+        let awaited = Arc::new(Awaited { signal: Mutex::new(Some(signal)), ..Awaited::default() });
+        let mut all = lock(&self.awaited);
+        all.retain(|other| other.upgrade().is_some_and(|other| other.read.get().is_none()));
+        all.push(Arc::downgrade(&awaited));
+        awaited
+    }
+
+    /// The device is gone, and all submissions fail.
+    pub(crate) fn lose(&self, reason: &str) {
+        let reason = lock(&self.lost).get_or_insert_with(|| reason.to_owned()).clone();
+        let all = std::mem::take(&mut *lock(&self.awaited));
+        for awaited in all.iter().filter_map(Weak::upgrade) {
+            let error = DeviceError::Lost(reason.clone());
+            awaited.end(Err(error.clone()), Err(error));
+        }
     }
 
     /// Why the device is gone, if it is.
@@ -81,13 +121,13 @@ impl Gpu {
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| seen.note(error)));
         let seen = faults.clone();
         device.set_device_lost_callback(move |reason, message| {
-            lock(&seen.lost).get_or_insert(format!("{message} ({reason:?})"));
+            seen.lose(&format!("{message} ({reason:?})"));
         });
         let limits = device.limits();
         let capabilities = Capabilities::new(&info, device.features(), &limits, families);
         let gpu = Gpu {
             #[cfg(not(target_arch = "wasm32"))]
-            poller: crate::poll::Poller::new(&device)?,
+            poller: crate::poll::Poller::new(&device, faults.clone())?,
             info,
             device,
             queue,
@@ -226,14 +266,18 @@ impl Gpu {
     }
 
     /// Waits for all submissions, where waiting is possible.
-    pub(crate) fn drain(&self) {
+    ///
+    /// # Errors
+    /// The device was lost, or the driver has refused something.
+    pub(crate) fn drain(&self) -> Result<(), DeviceError> {
         #[cfg(not(target_arch = "wasm32"))]
-        let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.poller.drain();
+        self.check()
     }
 
     /// Takes the device away from everything on it, for tests of what happens then.
     pub(crate) fn lose(&self) {
-        lock(&self.faults.lost).get_or_insert("taken away by a test".into());
+        self.faults.lose("taken away by a test");
         self.device.destroy();
     }
 }

@@ -7,7 +7,6 @@
 mod adapter;
 mod backend;
 mod compile;
-#[cfg(not(target_arch = "wasm32"))]
 mod copy;
 mod device;
 mod fuse;
@@ -30,6 +29,8 @@ mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};
 pub use backend::GpuBackend;
+#[cfg(not(target_arch = "wasm32"))]
+pub use poll::THREAD as GPU_THREAD;
 pub use select::Families;
 pub use wgpu::Backends;
 

@@ -1,6 +1,6 @@
 //! Plans and their instances.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use graph::backend::{
@@ -11,7 +11,7 @@ use graph::{Fence, PlanReport, fence};
 use tensor::{DType, Shape};
 
 use crate::compile::{Arg, Extents, Segment, Step, Use};
-use crate::device::Gpu;
+use crate::device::{Awaited, Gpu};
 use crate::pack::planes;
 use crate::select::SEGMENTS;
 use crate::state::GpuState;
@@ -126,7 +126,7 @@ struct GpuInstance {
     encoded: Option<u64>,
     /// The commands of the next submission, which are the same for each: made while the last one runs.
     commands: Option<wgpu::CommandBuffer>,
-    flight: Option<Flight>,
+    flight: Option<Arc<Awaited>>,
     /// Outputs that the encoded step asks for.
     wanted: Vec<Read>,
     /// Those of the submission whose outputs can be read.
@@ -142,9 +142,6 @@ struct Read {
     at: usize,
     words: usize,
 }
-
-/// What a submission leaves: what was read back.
-type Flight = Arc<OnceLock<Result<Vec<u32>, DeviceError>>>;
 
 impl GpuInstance {
     fn new(
@@ -235,7 +232,7 @@ impl GpuInstance {
     }
 
     fn is_busy(&self) -> bool {
-        self.flight.as_ref().is_some_and(|f| f.get().is_none())
+        self.flight.as_ref().is_some_and(|f| f.read.get().is_none())
     }
 
     /// What the host computes from a step's inputs.
@@ -335,7 +332,7 @@ impl GpuInstance {
     fn read(&self, name: &str, dtype: DType) -> Result<&[u32], DeviceError> {
         let asked: Vec<String> = self.reads.iter().map(|r| r.name.clone()).collect();
         graph::validate::readable(&self.plan.layout, &asked, name, dtype)?;
-        let values = match self.flight.as_ref().and_then(|f| f.get()) {
+        let values = match self.flight.as_ref().and_then(|f| f.read.get()) {
             Some(Ok(values)) => values,
             Some(Err(error)) => return Err(error.clone()),
             None => return Err(DeviceError::Busy("no submission of this instance has finished".into())),
@@ -547,14 +544,14 @@ impl Instance for GpuInstance {
         let (submission, verdict) = gpu.submit([commands, self.copies()]);
 
         let (signal, fence) = fence();
-        let flight = Flight::default();
+        let flight = gpu.faults.expect(signal);
         let status = self.plan.status.map_or(0, |(_, rows)| rows);
         let of_step = self.plan.refuses_rows;
         self.reads = std::mem::take(&mut self.wanted);
         // At least a word, so that there is something to wait for.
         let words = self.reads.last().map_or(status, |r| r.at + r.words).max(1);
         let bytes = 4 * words as u64;
-        let (slot, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
+        let (awaited, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
         self.readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
             verdict.then(faults.clone(), move || {
                 let read = match mapped {
@@ -565,8 +562,7 @@ impl Instance for GpuInstance {
                 };
                 let read = faults.check().and(read);
                 let result = read.as_ref().map_err(Clone::clone).and_then(|v| marked(&v[..status], of_step));
-                let _ = slot.set(read);
-                signal.set(result);
+                awaited.end(read, result);
             });
         });
         gpu.wake_after(submission);

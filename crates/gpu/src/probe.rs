@@ -32,8 +32,7 @@ pub(crate) fn run(mut gpu: Gpu) -> Result<Gpu, DeviceError> {
     encoder.copy_buffer_to_buffer(&arena, 0, &readback, 0, Some(4 * LANES));
     gpu.queue.submit([encoder.finish()]);
     readback.map_async(wgpu::MapMode::Read, .., |_| ());
-    gpu.drain();
-    gpu.check()?;
+    gpu.drain()?;
     let words = readback.slice(..).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
     // A lane that found nothing wrong leaves 1; one that did not run leaves 0.
     gpu.capabilities.exact_halves = bytemuck::pod_collect_to_vec::<u8, u32>(&words).iter().all(|w| *w == 1);

@@ -63,7 +63,16 @@ impl Slabs {
     }
 
     /// Writes words of a region from `first` on.
-    pub(crate) fn write(&self, gpu: &Gpu, region: &Region, first: usize, words: &[u32]) {
+    ///
+    /// # Errors
+    /// The device was lost, also for lack of memory.
+    pub(crate) fn write(
+        &self,
+        gpu: &Gpu,
+        region: &Region,
+        first: usize,
+        words: &[u32],
+    ) -> Result<(), DeviceError> {
         let at = 4 * (u64::from(region.at) + first as u64);
         gpu.queue.write_buffer(&region.buffer, at, bytemuck::cast_slice(words));
         let mut state = lock(&self.state);
@@ -71,8 +80,9 @@ impl Slabs {
         if state.staged >= STAGING {
             state.staged = 0;
             gpu.queue.submit([]);
-            gpu.drain();
+            gpu.drain()?;
         }
+        Ok(())
     }
 }
 

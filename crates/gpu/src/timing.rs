@@ -82,7 +82,7 @@ impl Timing {
         self.readback.map_async(wgpu::MapMode::Read, .., move |result| {
             let _ = mapped.send(result);
         });
-        gpu.device.poll(wgpu::PollType::wait_indefinitely()).ok()?;
+        gpu.drain().ok()?;
         waiting.try_recv().ok()?.ok()?;
         let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&self.readback.get_mapped_range(..).ok()?);
         self.readback.unmap();

@@ -115,7 +115,7 @@ fn elements(
         return Err(short_row(desc));
     }
     let region = slabs.allocate(gpu, &desc.name, values.len())?;
-    slabs.write(gpu, &region, 0, bytemuck::cast_slice(&values));
+    slabs.write(gpu, &region, 0, bytemuck::cast_slice(&values))?;
     Ok(Elements { gpu: gpu.clone(), region, values })
 }
 
@@ -204,7 +204,7 @@ fn chunk(
         }
         for ((words, start), width) in [codes, high, scales].iter().zip(starts).zip(row_words) {
             if !words.is_empty() {
-                slabs.write(gpu, &region, start + at * width, words);
+                slabs.write(gpu, &region, start + at * width, words)?;
             }
         }
         at += n;
