@@ -1,5 +1,6 @@
 //! All choices of kernels.
 
+use graph::backend::DeviceError;
 use tensor::DType;
 use tensor::ops::Activation;
 use wgpu::{Features, Limits};
@@ -22,6 +23,8 @@ pub(crate) struct Capabilities {
     pub(crate) fused: bool,
     /// `unpack2x16float` gives every binary16 its value, subnormals too.
     pub(crate) exact_halves: bool,
+    /// Kernels of one result may be chosen by the rows of a step where they give the same bits.
+    pub(crate) agreement: bool,
 }
 
 /// Kernel families that are used although probing would choose others.
@@ -31,6 +34,8 @@ pub struct Families {
     pub no_subgroups: bool,
     /// No kernels that do the work of several ops.
     pub no_fusion: bool,
+    /// Kernels for many rows and for few are taken to give different bits, so that one serves all.
+    pub no_agreement: bool,
 }
 
 impl Capabilities {
@@ -54,6 +59,7 @@ impl Capabilities {
                 .min(1024),
             fused: !families.no_fusion,
             exact_halves: false,
+            agreement: !families.no_agreement,
         }
     }
 }
@@ -306,6 +312,7 @@ pub(crate) struct Matmul {
 }
 
 /// A kernel of matmul.wgsl and the sizes of its tiles.
+#[derive(Clone)]
 pub(crate) struct MatmulKernel {
     pub(crate) kernel: Kernel,
     pub(crate) reason: &'static str,
@@ -315,6 +322,22 @@ pub(crate) struct MatmulKernel {
     pub(crate) columns: usize,
     /// Tiles of a workgroup.
     pub(crate) tiles: usize,
+}
+
+/// The kernel for a product of whatever many rows, of those that `agree` with the one for one row; `None` for types that are
+/// no weights.
+pub(crate) fn agreed_matmul(
+    capabilities: &Capabilities,
+    m: Matmul,
+    agree: impl FnOnce(&Matmul, [&MatmulKernel; 2]) -> Result<bool, DeviceError>,
+) -> Result<Option<MatmulKernel>, DeviceError> {
+    let one = matmul(capabilities, Matmul { rows: 1, ..m });
+    let (Some(one), Some(chosen)) = (one, matmul(capabilities, m)) else { return Ok(None) };
+    if one.kernel == chosen.kernel || (capabilities.agreement && agree(&m, [&one, &chosen])?) {
+        return Ok(Some(chosen));
+    }
+    let reason = "that of one row, with which that of many does not agree here";
+    Ok(Some(MatmulKernel { reason, ..one }))
 }
 
 /// The kernel for a product; `None` for types that are no weights.
