@@ -5,12 +5,14 @@
 //! the first plan wants them. Where they differ, the kernel for the fewest rows serves all.
 
 use graph::backend::DeviceError;
+use tensor::DType;
+use tensor::ops::KV_BLOCK;
 use wgpu::BufferUsages as U;
 
 use crate::device::{Gpu, Pipeline, lock};
 use crate::kernel::{Binding, Kernel};
 use crate::pack::{BLOCK, planes};
-use crate::select::{Matmul, MatmulKernel, SEGMENTS};
+use crate::select::{self, KvKernel, Matmul, MatmulKernel, SEGMENTS, SPLIT};
 
 /// Rows of activations: a whole tile of the widest kernel and part of another.
 const ROWS: usize = 19;
@@ -85,9 +87,9 @@ fn compare_products(gpu: &Gpu, m: &Matmul, pair: [&MatmulKernel; 2]) -> Result<b
     let sizes = row_words.map(|words| (parts * OUTPUTS * words).next_multiple_of(4));
     let starts = [0, sizes[0], sizes[0] + sizes[1]];
     let codes = match m.dtype {
-        tensor::DType::F32 => random.words(sizes[0], Random::float),
-        tensor::DType::F16 => random.words(sizes[0], Random::halves),
-        tensor::DType::BF16 => random.words(sizes[0], Random::bfloats),
+        DType::F32 => random.words(sizes[0], Random::float),
+        DType::F16 => random.words(sizes[0], Random::halves),
+        DType::BF16 => random.words(sizes[0], Random::bfloats),
         _ => random.words(sizes[0], Random::word),
     };
     let high = random.words(sizes[1], Random::word);
@@ -106,7 +108,7 @@ fn compare_products(gpu: &Gpu, m: &Matmul, pair: [&MatmulKernel; 2]) -> Result<b
     }
     params.resize(16 + 8 * SEGMENTS, 0);
 
-    let bench = Bench::new(gpu);
+    let bench = Bench { gpu };
     let weights = bench.storage(&weights)?;
     let named = |binding: &Binding| match binding {
         Binding::Read("acts", _) => bench.storage(&acts),
@@ -116,7 +118,7 @@ fn compare_products(gpu: &Gpu, m: &Matmul, pair: [&MatmulKernel; 2]) -> Result<b
     let mut results = vec![];
     for each in pair {
         let tiles = OUTPUTS.div_ceil(each.rows * each.tiles);
-        let grid = [tiles as u32, ROWS.div_ceil(each.columns) as u32];
+        let grid = [tiles as u32, ROWS.div_ceil(each.columns) as u32, 1];
         let arena = [&x[..], &vec![0; ROWS * OUTPUTS]].concat();
         let arena = bench.run(&each.kernel, &arena, &params, grid, named)?;
         results.push(arena[x.len()..].to_vec());
@@ -124,16 +126,66 @@ fn compare_products(gpu: &Gpu, m: &Matmul, pair: [&MatmulKernel; 2]) -> Result<b
     Ok(results[0] == results[1])
 }
 
+/// Whether attention gives the same bits by one workgroup that walks the splits of keys as by one for each split.
+///
+/// # Errors
+/// The device is lost, or has no memory for some megabytes.
+pub(crate) fn attention(gpu: &Gpu, kv: KvKernel) -> Result<bool, DeviceError> {
+    let [walked, split] = [false, true].map(|split| select::attention(&gpu.capabilities, kv, split));
+    known(gpu, [&walked, &split], || compare_attention(gpu, kv, &walked, &split))
+}
+
+fn compare_attention(gpu: &Gpu, kv: KvKernel, walked: &Kernel, split: &Kernel) -> Result<bool, DeviceError> {
+    // One KV head and two that read it; the last row sees two splits and a part, the first some of one.
+    const ENDS: [usize; 2] = [SPLIT - 3, 2 * SPLIT + 71];
+    const HEADS: usize = 2;
+    let rows = ENDS.len();
+    let (blocks, splits) = (ENDS[1].div_ceil(KV_BLOCK), ENDS[1].div_ceil(SPLIT));
+    let mut random = Random(0x85eb_ca6b);
+    let dtype = if kv.half { DType::F16 } else { DType::F32 };
+    let (_, row_words) = crate::state::kv_row_words(dtype, kv.k_dim, kv.v_dim);
+    let mut cache =
+        random.words(blocks * KV_BLOCK * row_words, if kv.half { Random::halves } else { Random::float });
+    if kv.half {
+        // The factors of keys and values.
+        cache.chunks_mut(row_words).for_each(|row| row[row_words - 2..].fill(2f32.to_bits()));
+    }
+    let q = random.words(rows * HEADS * kv.k_dim, Random::float);
+    let out_at = q.len();
+    let (out, stride) = (rows * HEADS * kv.v_dim, HEADS * kv.v_dim);
+    let pos_at = out_at + out;
+    let step = ENDS.map(|end| end - 1).into_iter().chain(ENDS).chain([0, 0]).chain(0..blocks);
+    let arena = [q, vec![0; out], step.map(|word| word as u32).collect()].concat();
+    let [until_at, seq_at, pages_at] = [1, 2, 3].map(|i| pos_at + i * rows);
+    let counts = [rows, u32::MAX as usize, 1, HEADS].map(|v| v as u32);
+    let shape = [HEADS, blocks, blocks, splits, 0, HEADS * kv.k_dim, out_at, stride].map(|v| v as u32);
+    let at = [pos_at, until_at, seq_at, pages_at].map(|v| v as u32);
+    let scale = 1.0 / (kv.k_dim as f32).sqrt();
+    let params = [&counts[..], &shape, &at, &[scale.to_bits(), u32::MAX, 0, 0]].concat();
+    let merging = [splits, out_at, stride, pos_at, until_at, u32::MAX as usize].map(|v| v as u32);
+
+    let bench = Bench { gpu };
+    let cache = bench.storage(&cache)?;
+    let parts = bench.storage(&vec![0; rows * HEADS * splits * (kv.v_dim + 2)])?;
+    let named = |binding: &Binding| match binding {
+        Binding::Read("parts", _) | Binding::Write("parts", _) => Ok(parts.clone()),
+        _ => Ok(cache.clone()),
+    };
+    let [heads, rows] = [HEADS, rows].map(|v| v as u32);
+    let walked = bench.run(walked, &arena, &params, [1, heads, rows], named)?;
+    bench.run(split, &arena, &params, [splits as u32, heads, rows], named)?;
+    let grid = [kv.v_dim.div_ceil(64) as u32, heads, rows];
+    let merged =
+        bench.run(&select::merge(kv.v_dim), &arena, &[&counts[..], &merging].concat(), grid, named)?;
+    Ok(walked == merged)
+}
+
 /// Runs single kernels.
 struct Bench<'a> {
     gpu: &'a Gpu,
 }
 
-impl<'a> Bench<'a> {
-    fn new(gpu: &'a Gpu) -> Bench<'a> {
-        Bench { gpu }
-    }
-
+impl Bench<'_> {
     fn filled(&self, words: &[u32], usage: U) -> Result<wgpu::Buffer, DeviceError> {
         let buffer =
             self.gpu.buffer("a comparison of kernels", 4 * words.len() as u64, usage | U::COPY_DST)?;
@@ -151,7 +203,7 @@ impl<'a> Bench<'a> {
         kernel: &Kernel,
         arena: &[u32],
         params: &[u32],
-        [x, y]: [u32; 2],
+        grid: [u32; 3],
         named: impl Fn(&Binding) -> Result<wgpu::Buffer, DeviceError>,
     ) -> Result<Vec<u32>, DeviceError> {
         let pipeline = self.gpu.pipeline(kernel)?;
@@ -167,7 +219,7 @@ impl<'a> Bench<'a> {
                 Binding::Read(..) | Binding::Write(..) => named(binding)?,
             });
         }
-        dispatch(self.gpu, &pipeline, &buffers, [x, y, 1]);
+        dispatch(self.gpu, &pipeline, &buffers, grid);
         crate::copy::read(self.gpu, &arena)
     }
 }
@@ -194,8 +246,7 @@ pub(crate) fn dispatch(gpu: &Gpu, pipeline: &Pipeline, buffers: &[wgpu::Buffer],
 mod tests {
     use super::*;
     use crate::adapter::{GpuOptions, Profile, open};
-    use crate::select::{self, Elementwise};
-    use tensor::DType;
+    use crate::select::Elementwise;
 
     fn m(dtype: DType, integer: bool, gate: Option<Elementwise>, rows: usize) -> Matmul {
         Matmul { dtype, integer, experts: false, rows, gate, outputs: 9, blocks: 100 }
@@ -218,7 +269,20 @@ mod tests {
                 assert_ne!(one.kernel, many.kernel);
                 assert_eq!(products(&gpu, &m(dtype, integer, gate, 1), [&one, &many]), Ok(true), "{dtype}");
             }
+            for kv in [(false, 24, 8), (true, 64, 64), (true, 7, 80)] {
+                let kv = KvKernel { half: kv.0, k_dim: kv.1, v_dim: kv.2 };
+                assert_eq!(attention(&gpu, kv), Ok(true));
+            }
             if profile == Profile::WebGpu {
+                let kv = KvKernel { half: true, k_dim: 32, v_dim: 32 };
+                let [whole, other] = [32, 30].map(|k_dim| {
+                    let mut kernel = select::attention(&gpu.capabilities, kv, false);
+                    kernel.parameters.iter_mut().filter(|p| p.0 == "DK").for_each(|p| p.1 = k_dim);
+                    kernel
+                });
+                let split = select::attention(&gpu.capabilities, kv, true);
+                assert_eq!(compare_attention(&gpu, kv, &whole, &split), Ok(true));
+                assert_eq!(compare_attention(&gpu, kv, &other, &split), Ok(false));
                 let long = m(DType::F16, false, None, 1);
                 let [few, many] = [8, 100]
                     .map(|blocks| select::matmul(&gpu.capabilities, Matmul { blocks, ..long }).unwrap());

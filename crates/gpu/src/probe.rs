@@ -1,4 +1,4 @@
-//! What a device claims is tried before kernels rely on it.
+//! What a device claims is tried before kernels rely on it. Whether kernels agree is tried later, see [`crate::agreement`].
 
 use graph::backend::DeviceError;
 use wgpu::BufferUsages as U;

@@ -167,7 +167,7 @@ const MATMUL: &str = include_str!("kernels/matmul.wgsl");
 /// Keys of a split of attention: splits lie at absolute multiples.
 pub(crate) const SPLIT: usize = 256;
 /// Rows of a bucket up to which the splits of attention are workgroups of their own.
-pub(crate) const SPLIT_ROWS: usize = 8;
+const SPLIT_ROWS: usize = 8;
 /// Matrices that one dispatch multiplies with, at most.
 pub(crate) const SEGMENTS: usize = 4;
 
@@ -452,6 +452,22 @@ pub(crate) fn attention(capabilities: &Capabilities, kv: KvKernel, split: bool) 
     let parts = &[MATH, HALF, KV_PART, MERGE_WEIGHTS, include_str!("kernels/attention.wgsl")];
     let (family, bindings) = if split { ("attention_split", KV_PARTS) } else { ("attention_loop", KV_READ) };
     kernel(family, parts, bindings, &parameters)
+}
+
+/// Whether attention of a bucket of so many rows gives each split of the keys a workgroup, and why: where both ways `agree`.
+pub(crate) fn splits_attention(
+    capabilities: &Capabilities,
+    rows: usize,
+    splits: usize,
+    agree: impl FnOnce() -> Result<bool, DeviceError>,
+) -> Result<(bool, &'static str), DeviceError> {
+    if rows > SPLIT_ROWS || splits < 2 {
+        return Ok((false, "a workgroup a row and head"));
+    }
+    Ok(match capabilities.agreement && agree()? {
+        true => (true, "few rows: a workgroup a split of keys"),
+        false => (false, "that of many rows, with which that of few does not agree here"),
+    })
 }
 
 pub(crate) fn merge(v_dim: usize) -> Kernel {

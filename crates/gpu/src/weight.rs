@@ -286,13 +286,15 @@ mod tests {
         }
     }
 
+    type Pack<'a> = &'a dyn Fn([&mut [u32]; 3]) -> Result<(), DeviceError>;
+
     #[test]
     fn several_threads_pack_what_one_does() {
         let n = 8 * SHARE / 17 + 5;
         let shape = Shape::new(&[n + 3, 64]).unwrap();
         let desc = WeightDesc { name: "w".into(), dtype: DType::Q8_0, shape, layout: WeightUse::Matrix };
         let row_words = planes(DType::Q8_0).unwrap().row_words(64);
-        let packed = |source: &Made, pack: &dyn Fn([&mut [u32]; 3]) -> Result<(), DeviceError>| {
+        let packed = |source: &Made, pack: Pack| {
             let mut packed = row_words.map(|words| vec![0u32; words * n]);
             let done = pack(packed.each_mut().map(|p| &mut p[..]));
             (done, packed, source.calls.load(Ordering::Relaxed))
