@@ -101,6 +101,8 @@ pub(crate) enum GpuFamily {
     Subgroups,
     /// Kernels that do the work of several ops
     Fusion,
+    /// Kernels of their own for many rows, although they agree with those for one
+    Agreement,
 }
 
 /// CPU worker threads.

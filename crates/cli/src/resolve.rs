@@ -77,6 +77,7 @@ impl DeviceArgs {
             gpu_families: Families {
                 no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups),
                 no_fusion: self.gpu_without.contains(&GpuFamily::Fusion),
+                no_agreement: self.gpu_without.contains(&GpuFamily::Agreement),
             },
         }
     }

@@ -154,8 +154,17 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
     let Some(adapter) = adapter else {
         return Err(DeviceError::Absent(absent(index, options.backends).await));
     };
-    let info = describe(&adapter);
-    let (features, limits) = match options.profile {
+    open_adapter(&adapter, options.profile, options.families).await
+}
+
+/// Opens a device of this adapter.
+pub(crate) async fn open_adapter(
+    adapter: &wgpu::Adapter,
+    profile: Profile,
+    families: crate::select::Families,
+) -> Result<Arc<Gpu>, DeviceError> {
+    let info = describe(adapter);
+    let (features, limits) = match profile {
         Profile::WebGpu => (Features::empty(), Limits::default()),
         Profile::Adapter => {
             let wanted = USED.iter().fold(Features::empty(), |all, (f, _)| all | *f);
@@ -171,5 +180,5 @@ pub(crate) async fn open(options: &GpuOptions) -> Result<Arc<Gpu>, DeviceError> 
     };
     let opened = adapter.request_device(&desc).await;
     let (device, queue) = opened.map_err(|e| DeviceError::Absent(format!("{info} cannot be opened: {e}")))?;
-    Gpu::new(info, device, queue, options.families)
+    Gpu::new(info, device, queue, families)
 }

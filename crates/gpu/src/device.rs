@@ -19,6 +19,9 @@ pub(crate) struct Gpu {
     pub(crate) capabilities: Capabilities,
     pub(crate) faults: Arc<Faults>,
     pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    /// Whether pairs of kernels give the same bits, as far as they were compared.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) agreements: Mutex<HashMap<[Kernel; 2], bool>>,
     /// Storage that all plans share, by name: submissions run one after another.
     scratch: Mutex<HashMap<&'static str, wgpu::Buffer>>,
     #[cfg(not(target_arch = "wasm32"))]
@@ -135,6 +138,8 @@ impl Gpu {
             capabilities,
             faults,
             pipelines: Mutex::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            agreements: Mutex::default(),
             scratch: Mutex::default(),
         };
         #[cfg(not(target_arch = "wasm32"))] // where nothing can wait for an answer
@@ -257,6 +262,12 @@ impl Gpu {
         let pipeline = Arc::new(Pipeline { pipeline, layout });
         lock(&self.pipelines).insert(kernel.clone(), pipeline.clone());
         Ok(pipeline)
+    }
+
+    /// The kernels compiled so far.
+    #[cfg(test)]
+    pub(crate) fn kernels(&self) -> Vec<Kernel> {
+        lock(&self.pipelines).keys().cloned().collect()
     }
 
     /// Calls back when what was submitted before has finished.

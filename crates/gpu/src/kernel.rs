@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use crate::template::expand;
 
+#[cfg(test)]
+mod tests;
+
 /// What a kernel is bound to, in order of the bindings.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Binding {
@@ -43,6 +46,13 @@ impl Kernel {
             let _ = write!(name, " {}={value}", key.to_lowercase());
         }
         name
+    }
+
+    /// A parameter that its family has.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn parameter(&self, name: &str) -> u32 {
+        let found = self.parameters.iter().find(|(key, _)| *key == name);
+        found.unwrap_or_else(|| panic!("{} has no {name}", self.family)).1
     }
 
     /// The bindings.

@@ -5,6 +5,8 @@
 //! templates (`kernels/`), all choices between them are made in [`select`].
 
 mod adapter;
+#[cfg(not(target_arch = "wasm32"))]
+mod agreement;
 mod backend;
 mod compile;
 mod copy;

@@ -294,6 +294,9 @@ impl GpuInstance {
                     timing.stamp(&mut pass, i + 1);
                 }
             }
+            if let Some(timing) = &self.timing {
+                timing.floor(&mut pass);
+            }
         }
         if let Some(timing) = &self.timing {
             timing.resolve(&mut encoder);
@@ -582,14 +585,14 @@ impl Instance for GpuInstance {
 
     fn profile(&self) -> Option<StepProfile> {
         let timing = self.timing.as_ref()?;
-        let nanos = timing.read(&self.plan.gpu)?;
+        let (nanos, floor_nanos) = timing.read(&self.plan.gpu)?;
         let kernel = |(dispatch, nanos): (&Dispatch, u64)| KernelTime {
             selection: self.plan.steps[dispatch.step].selection,
             nanos,
             weight_bytes: dispatch.weight_bytes,
         };
         let kernels = self.dispatches.iter().zip(nanos).map(kernel).collect();
-        Some(StepProfile { kernels, floor_nanos: timing.floor, host_nanos: self.host_nanos })
+        Some(StepProfile { kernels, floor_nanos, host_nanos: self.host_nanos })
     }
 }
 

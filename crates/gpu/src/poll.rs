@@ -48,8 +48,7 @@ impl Poller {
             }
         };
         let thread = std::thread::Builder::new().name(THREAD.into()).spawn(run);
-        let thread =
-            thread.map_err(|e| DeviceError::Lost(format!("no thread to wait for the GPU: {e}")))?;
+        let thread = thread.map_err(|e| DeviceError::Lost(format!("no thread to wait for the GPU: {e}")))?;
         Ok(Poller { waits: Some(waits), thread: Some(thread) })
     }
 

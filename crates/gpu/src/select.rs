@@ -1,5 +1,6 @@
 //! All choices of kernels.
 
+use graph::backend::DeviceError;
 use tensor::DType;
 use tensor::ops::Activation;
 use wgpu::{Features, Limits};
@@ -22,6 +23,8 @@ pub(crate) struct Capabilities {
     pub(crate) fused: bool,
     /// `unpack2x16float` gives every binary16 its value, subnormals too.
     pub(crate) exact_halves: bool,
+    /// Kernels of one result may be chosen by the rows of a step where they give the same bits.
+    pub(crate) agreement: bool,
 }
 
 /// Kernel families that are used although probing would choose others.
@@ -31,6 +34,8 @@ pub struct Families {
     pub no_subgroups: bool,
     /// No kernels that do the work of several ops.
     pub no_fusion: bool,
+    /// Kernels for many rows and for few are taken to give different bits, so that one serves all.
+    pub no_agreement: bool,
 }
 
 impl Capabilities {
@@ -54,6 +59,7 @@ impl Capabilities {
                 .min(1024),
             fused: !families.no_fusion,
             exact_halves: false,
+            agreement: !families.no_agreement,
         }
     }
 }
@@ -161,7 +167,7 @@ const MATMUL: &str = include_str!("kernels/matmul.wgsl");
 /// Keys of a split of attention: splits lie at absolute multiples.
 pub(crate) const SPLIT: usize = 256;
 /// Rows of a bucket up to which the splits of attention are workgroups of their own.
-pub(crate) const SPLIT_ROWS: usize = 8;
+const SPLIT_ROWS: usize = 8;
 /// Matrices that one dispatch multiplies with, at most.
 pub(crate) const SEGMENTS: usize = 4;
 
@@ -318,6 +324,7 @@ pub(crate) struct Matmul {
 }
 
 /// A kernel of matmul.wgsl and the sizes of its tiles.
+#[derive(Clone)]
 pub(crate) struct MatmulKernel {
     pub(crate) kernel: Kernel,
     pub(crate) reason: &'static str,
@@ -327,6 +334,22 @@ pub(crate) struct MatmulKernel {
     pub(crate) columns: usize,
     /// Tiles of a workgroup.
     pub(crate) tiles: usize,
+}
+
+/// The kernel for a product of whatever many rows, of those that `agree` with the one for one row; `None` for types that are
+/// no weights.
+pub(crate) fn agreed_matmul(
+    capabilities: &Capabilities,
+    m: Matmul,
+    agree: impl FnOnce(&Matmul, [&MatmulKernel; 2]) -> Result<bool, DeviceError>,
+) -> Result<Option<MatmulKernel>, DeviceError> {
+    let one = matmul(capabilities, Matmul { rows: 1, ..m });
+    let (Some(one), Some(chosen)) = (one, matmul(capabilities, m)) else { return Ok(None) };
+    if one.kernel == chosen.kernel || (capabilities.agreement && agree(&m, [&one, &chosen])?) {
+        return Ok(Some(chosen));
+    }
+    let reason = "that of one row, with which that of many does not agree here";
+    Ok(Some(MatmulKernel { reason, ..one }))
 }
 
 /// The kernel for a product; `None` for types that are no weights.
@@ -441,6 +464,22 @@ pub(crate) fn attention(capabilities: &Capabilities, kv: KvKernel, split: bool) 
     let parts = &[MATH, HALF, KV_PART, MERGE_WEIGHTS, include_str!("kernels/attention.wgsl")];
     let (family, bindings) = if split { ("attention_split", KV_PARTS) } else { ("attention_loop", KV_READ) };
     kernel(family, parts, bindings, &parameters)
+}
+
+/// Whether attention of a bucket of so many rows gives each split of the keys a workgroup, and why: where both ways `agree`.
+pub(crate) fn splits_attention(
+    capabilities: &Capabilities,
+    rows: usize,
+    splits: usize,
+    agree: impl FnOnce() -> Result<bool, DeviceError>,
+) -> Result<(bool, &'static str), DeviceError> {
+    if rows > SPLIT_ROWS || splits < 2 {
+        return Ok((false, "a workgroup a row and head"));
+    }
+    Ok(match capabilities.agreement && agree()? {
+        true => (true, "few rows: a workgroup a split of keys"),
+        false => (false, "that of many rows, with which that of few does not agree here"),
+    })
 }
 
 pub(crate) fn merge(v_dim: usize) -> Kernel {

@@ -8,40 +8,22 @@ use crate::device::Gpu;
 /// Queries that a set may hold.
 const SET: usize = wgpu::QUERY_SET_MAX_QUERIES as usize;
 
-/// Timestamps before the first of so many dispatches and after each.
+/// Timestamps before the first of so many dispatches and after each, and after some more that do next to nothing.
 pub(crate) struct Timing {
     sets: Vec<wgpu::QuerySet>,
     count: usize,
     resolved: wgpu::Buffer,
     readback: wgpu::Buffer,
-    /// Nanoseconds that a dispatch which does next to nothing takes between two timestamps.
-    pub(crate) floor: u64,
+    copies: Copies,
 }
 
-/// Dispatches that [`Timing::floor`] is the median of.
-const FLOOR: usize = 33;
+/// Dispatches that the floor is the median of.
+const FLOOR: usize = 9;
 
 impl Timing {
     pub(crate) fn new(gpu: &Gpu, dispatches: usize) -> Result<Timing, DeviceError> {
-        let timing = Timing::with(gpu, FLOOR)?;
-        let copies = Copies::new(gpu, 0)?;
-        let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            timing.stamp(&mut pass, 0);
-            copies.encode(&mut pass, FLOOR, |pass, i| timing.stamp(pass, i + 1));
-        }
-        timing.resolve(&mut encoder);
-        gpu.queue.submit([encoder.finish()]);
-        let mut times = timing.read(gpu).unwrap_or_default();
-        times.sort_unstable();
-        let floor = times.get(FLOOR / 2).copied().unwrap_or_default();
-        Ok(Timing { floor, ..Timing::with(gpu, dispatches)? })
-    }
-
-    fn with(gpu: &Gpu, dispatches: usize) -> Result<Timing, DeviceError> {
         use wgpu::BufferUsages as U;
-        let count = dispatches + 1;
+        let count = dispatches + FLOOR + 1;
         let set = |first: usize| {
             gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
                 label: Some("timestamps"),
@@ -52,11 +34,17 @@ impl Timing {
         let bytes = 8 * count as u64;
         Ok(Timing {
             sets: (0..count).step_by(SET).map(set).collect(),
+            copies: Copies::new(gpu, 0)?,
             count,
             resolved: gpu.buffer("timestamps", bytes, U::QUERY_RESOLVE | U::COPY_SRC)?,
             readback: gpu.buffer("timestamps read back", bytes, U::MAP_READ | U::COPY_DST)?,
-            floor: 0,
         })
+    }
+
+    /// Times dispatches that do next to nothing, behind all others of the pass and so under the same conditions.
+    pub(crate) fn floor(&self, pass: &mut wgpu::ComputePass) {
+        let first = self.count - FLOOR;
+        self.copies.encode(pass, FLOOR, |pass, i| self.stamp(pass, first + i));
     }
 
     /// Takes timestamp `i` when all before it in the pass is done.
@@ -75,9 +63,9 @@ impl Timing {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.readback, 0, Some(bytes));
     }
 
-    /// Nanoseconds of each dispatch of the last submission, which must have finished.
+    /// Nanoseconds of each dispatch of the last submission, which must have finished, and of one that does next to nothing.
     #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn read(&self, gpu: &Gpu) -> Option<Vec<u64>> {
+    pub(crate) fn read(&self, gpu: &Gpu) -> Option<(Vec<u64>, u64)> {
         let (mapped, waiting) = std::sync::mpsc::channel();
         self.readback.map_async(wgpu::MapMode::Read, .., move |result| {
             let _ = mapped.send(result);
@@ -88,12 +76,15 @@ impl Timing {
         self.readback.unmap();
         let period = f64::from(gpu.queue.get_timestamp_period());
         let nanos = |pair: &[u64]| (pair[1].saturating_sub(pair[0]) as f64 * period) as u64;
-        Some(ticks.windows(2).map(nanos).collect())
+        let mut times: Vec<u64> = ticks.windows(2).map(nanos).collect();
+        let mut floor = times.split_off(times.len() - FLOOR);
+        floor.sort_unstable();
+        Some((times, floor[FLOOR / 2]))
     }
 
     /// A page cannot wait.
     #[cfg(target_arch = "wasm32")]
-    pub(crate) fn read(&self, _gpu: &Gpu) -> Option<Vec<u64>> {
+    pub(crate) fn read(&self, _gpu: &Gpu) -> Option<(Vec<u64>, u64)> {
         None
     }
 }

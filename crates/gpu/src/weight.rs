@@ -1,5 +1,7 @@
 //! Weights on the device.
 
+use std::ops::Range;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use graph::backend::{DeviceError, RowSource, WeightDesc, WeightUse};
@@ -45,8 +47,12 @@ pub(crate) struct Elements {
 
 /// Words that planes are aligned to.
 const ALIGN: usize = 64;
-/// Words packed at a time.
-const BATCH: usize = 1 << 20;
+/// Words packed at a time, by all threads together.
+const BATCH: usize = 1 << 22;
+/// Words that are worth a thread: packing them takes several times as long as starting one.
+const SHARE: usize = 1 << 16;
+/// Most threads that pack: a disk and the bus are behind them.
+const THREADS: usize = 16;
 
 impl GpuWeight {
     pub(crate) fn pack(
@@ -178,31 +184,19 @@ fn chunk(
     let sizes = row_words.map(|words| (words * rows).next_multiple_of(ALIGN));
     let region = slabs.allocate(gpu, &desc.name, sizes.iter().sum())?;
     let starts = [0, sizes[0], sizes[0] + sizes[1]];
-    let row_bytes = desc.dtype.bytes_for(k).unwrap_or(0);
     let batch = (BATCH / row_words.iter().sum::<usize>().max(1)).max(1);
     let mut at = 0;
     while at < rows {
         let n = batch.min(rows - at);
-        let [mut codes, mut high, mut scales] = row_words.map(|words| vec![0u32; words * n]);
-        let mut filled = 0;
-        source.rows(first + at..first + at + n, &mut |row, bytes| {
-            if bytes.len() != row_bytes {
-                return;
-            }
-            let r = row - first - at;
-            let part = |words: usize| r * words..(r + 1) * words;
-            let planes = [
-                &mut codes[part(row_words[0])],
-                &mut high[part(row_words[1])],
-                &mut scales[part(row_words[2])],
-            ];
-            pack_row(desc.dtype, bytes, planes);
-            filled += 1;
-        })?;
-        if filled != n {
-            return Err(short_row(desc));
-        }
-        for ((words, start), width) in [codes, high, scales].iter().zip(starts).zip(row_words) {
+        let mut packed = row_words.map(|words| vec![0u32; words * n]);
+        pack_rows(
+            desc,
+            source,
+            first + at..first + at + n,
+            row_words,
+            packed.each_mut().map(|p| &mut p[..]),
+        )?;
+        for ((words, start), width) in packed.iter().zip(starts).zip(row_words) {
             if !words.is_empty() {
                 slabs.write(gpu, &region, start + at * width, words)?;
             }
@@ -212,4 +206,109 @@ fn chunk(
     gpu.check()?;
     let planes = starts.map(|start| region.at + start as u32);
     Ok(Chunk { first, rows, region, planes })
+}
+
+/// Packs rows into zeroed planes, with as many threads as they are worth. Of several errors, that of the first rows counts.
+fn pack_rows(
+    desc: &WeightDesc,
+    source: &dyn RowSource,
+    rows: Range<usize>,
+    row_words: [usize; 3],
+    planes: [&mut [u32]; 3],
+) -> Result<(), DeviceError> {
+    let words = rows.len() * row_words.iter().sum::<usize>();
+    // In a browser there is one.
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (words / SHARE).clamp(1, available.min(THREADS));
+    if threads == 1 {
+        return pack_share(desc, source, rows, row_words, planes);
+    }
+    let share = rows.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let (mut workers, mut left) = (vec![], planes);
+        for first in rows.clone().step_by(share) {
+            let own = first..rows.end.min(first + share);
+            let mut planes = [&mut [][..], &mut [], &mut []];
+            for ((plane, rest), words) in planes.iter_mut().zip(&mut left).zip(row_words) {
+                (*plane, *rest) = std::mem::take(rest).split_at_mut(own.len() * words);
+            }
+            workers.push(scope.spawn(move || pack_share(desc, source, own, row_words, planes)));
+        }
+        let done = workers.into_iter().map(|w| w.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        done.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// Packs the rows of one thread.
+fn pack_share(
+    desc: &WeightDesc,
+    source: &dyn RowSource,
+    rows: Range<usize>,
+    row_words: [usize; 3],
+    [codes, high, scales]: [&mut [u32]; 3],
+) -> Result<(), DeviceError> {
+    let row_bytes = desc.dtype.bytes_for(desc.shape.last()).unwrap_or(0);
+    let mut filled = 0;
+    source.rows(rows.clone(), &mut |row, bytes| {
+        if bytes.len() != row_bytes || !rows.contains(&row) {
+            return;
+        }
+        let r = row - rows.start;
+        let part = |words: usize| r * words..(r + 1) * words;
+        let planes =
+            [&mut codes[part(row_words[0])], &mut high[part(row_words[1])], &mut scales[part(row_words[2])]];
+        pack_row(desc.dtype, bytes, planes);
+        filled += 1;
+    })?;
+    if filled == rows.len() { Ok(()) } else { Err(short_row(desc)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tensor::Shape;
+
+    /// Rows of bytes that their index makes; those from `bad` on are too short. Counts how often it is asked.
+    struct Made {
+        bad: usize,
+        calls: AtomicUsize,
+    }
+
+    impl RowSource for Made {
+        fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            for row in rows {
+                let bytes: Vec<u8> = (0..2 * 34).map(|i| (31 * row + 7 * i) as u8).collect();
+                sink(row, &bytes[..if row < self.bad { bytes.len() } else { 3 }]);
+            }
+            Ok(())
+        }
+    }
+
+    type Pack<'a> = &'a dyn Fn([&mut [u32]; 3]) -> Result<(), DeviceError>;
+
+    #[test]
+    fn several_threads_pack_what_one_does() {
+        let n = 8 * SHARE / 17 + 5;
+        let shape = Shape::new(&[n + 3, 64]).unwrap();
+        let desc = WeightDesc { name: "w".into(), dtype: DType::Q8_0, shape, layout: WeightUse::Matrix };
+        let row_words = planes(DType::Q8_0).unwrap().row_words(64);
+        let packed = |source: &Made, pack: Pack| {
+            let mut packed = row_words.map(|words| vec![0u32; words * n]);
+            let done = pack(packed.each_mut().map(|p| &mut p[..]));
+            (done, packed, source.calls.load(Ordering::Relaxed))
+        };
+        let made = |bad| Made { bad, calls: AtomicUsize::new(0) };
+        let source = made(usize::MAX);
+        let one = packed(&source, &|planes| pack_share(&desc, &source, 3..n + 3, row_words, planes));
+        let source = made(usize::MAX);
+        let all = packed(&source, &|planes| pack_rows(&desc, &source, 3..n + 3, row_words, planes));
+        assert!(one.0 == Ok(()) && one.1[0].iter().any(|w| *w != 0) && (one.0, one.1) == (all.0, all.1));
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!((one.2, all.2), (1, available.min(8)));
+        let source = made(n - 1);
+        let short = packed(&source, &|planes| pack_rows(&desc, &source, 3..n + 3, row_words, planes));
+        assert_eq!(short.0, Err(short_row(&desc)));
+    }
 }

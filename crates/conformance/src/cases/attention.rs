@@ -19,6 +19,7 @@ enum Until {
     Later,
 }
 
+#[derive(Clone, Copy)]
 struct Shape {
     /// Query heads, KV heads, key width, value width.
     heads: [usize; 4],
@@ -71,6 +72,16 @@ pub(super) fn cases() -> Vec<Case> {
         add("attention", "large, unequal widths", &[&[(0, 70)], &[(70, 1)]], unequal);
         let long = Shape { heads: [2, 1, 32, 32], until: Until::Later, ..PLAIN };
         add("attention", "long", &[&[(0, 1100)], &[(1100, 3)], &[(1103, 1)]], long);
+        // Few rows over many keys, of which most were never written and are zeros.
+        let few = Shape { heads: [4, 2, 16, 24], ..PLAIN };
+        add(
+            "attention",
+            "few rows, long",
+            &[&[(0, 5), (0, 3)], &[(300, 3), (513, 1)], &[(600, 1), (514, 0)]],
+            few,
+        );
+        let few = Shape { window: Some(270), ..few };
+        add("attention", "few rows, long, window", &[&[(0, 8)], &[(255, 4)], &[(520, 1)]], few);
         let ragged: Segments = &[&[(0, 5), (0, 33), (0, 0), (0, 16)], &[(5, 1), (33, 1), (0, 7), (16, 0)]];
         add("attention", "ragged", ragged, Shape { heads: [8, 2, 24, 24], ..PLAIN });
         add("attention", "many kv heads", ragged, Shape { heads: [6, 6, 8, 8], ..PLAIN });

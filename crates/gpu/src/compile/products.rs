@@ -61,7 +61,14 @@ impl Compiler<'_> {
             outputs,
             blocks: x.width.div_ceil(BLOCK),
         };
-        let Some(kernel) = select::matmul(&self.gpu.capabilities, m) else {
+        // A page cannot wait for what kernels give: there the written order of their sums is all there is to go by.
+        #[cfg(target_arch = "wasm32")]
+        let agree = |_: &select::Matmul, _: [&select::MatmulKernel; 2]| Ok(true);
+        #[cfg(not(target_arch = "wasm32"))]
+        let agree = |m: &select::Matmul, pair: [&select::MatmulKernel; 2]| {
+            crate::agreement::products(self.gpu, m, pair)
+        };
+        let Some(kernel) = select::agreed_matmul(&self.gpu.capabilities, m, agree)? else {
             return self.unsupported(node, format!("{dtype} is not a type of weights"));
         };
         let k = x.width;

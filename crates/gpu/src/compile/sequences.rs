@@ -8,7 +8,7 @@ use tensor::{DType, Op};
 use super::{Arg, Compiler, Use};
 use crate::fuse::RopeKv;
 use crate::operand::counts;
-use crate::select::{self, KvKernel, SPLIT, SPLIT_ROWS};
+use crate::select::{self, KvKernel, SPLIT};
 
 impl Compiler<'_> {
     pub(super) fn rope(&mut self, node: &Node, magnitude: f32) -> Result<(), DeviceError> {
@@ -106,7 +106,12 @@ impl Compiler<'_> {
         let (state, kernel, kv_heads, [blocks, table]) = self.cache(node, k_dim)?;
         let (q, out) = (self.outer(node, node.inputs[0])?, self.outer(node, node.outputs[0])?);
         let splits = (table * KV_BLOCK).div_ceil(SPLIT).max(1);
-        let split = out.rows <= SPLIT_ROWS && splits > 1;
+        // As for products, a page cannot wait.
+        #[cfg(target_arch = "wasm32")]
+        let agree = || Ok(true);
+        #[cfg(not(target_arch = "wasm32"))]
+        let agree = || crate::agreement::attention(self.gpu, kernel);
+        let (split, reason) = select::splits_attention(&self.gpu.capabilities, out.rows, splits, agree)?;
         let step = [2, 3, 5].map(|i| self.words(node, node.inputs[i]));
         let [pos, until, pages] = [step[0].clone()?, step[1].clone()?, step[2].clone()?];
         let window = window.unwrap_or(u32::MAX);
@@ -119,7 +124,6 @@ impl Compiler<'_> {
         params.extend([softcap.unwrap_or(0.0).to_bits(), u32::from(softcap.is_some())]);
         if !split {
             let grid = [1, heads, out.rows];
-            let reason = "a workgroup a row and head";
             let args = vec![Arg::State(state)];
             return self.push(
                 node,
@@ -133,7 +137,6 @@ impl Compiler<'_> {
         }
         self.parts = self.parts.max(out.rows * heads * splits * (kernel.v_dim + 2));
         let args = vec![Arg::State(state), Arg::Parts];
-        let reason = "few rows: a workgroup a split of keys";
         let grid = [splits, heads, out.rows];
         self.push(
             node,
