@@ -89,6 +89,20 @@ fn one_step_ahead_draws_the_same_tokens_and_reads_nothing_else() {
     assert_eq!(ahead, at_rest);
 }
 
+/// The driver says so only to those who wait, and calls nobody back.
+#[test]
+fn a_device_that_its_driver_loses_fails_its_requests_and_answers_the_next() {
+    let backend = open();
+    let mut engine = engine(backend.clone(), None);
+    let want = ask(&mut engine);
+    backend.lose_in_driver();
+    for (tokens, end) in ask(&mut engine) {
+        assert!(tokens.is_empty());
+        assert_eq!(end, Some(Err(EngineError::Device(DeviceError::Lost("the driver lost it".to_owned())))));
+    }
+    assert_eq!(ask(&mut engine), want, "the next requests");
+}
+
 /// Taken away while steps are in flight, or between two.
 #[test]
 fn a_lost_device_fails_its_requests_and_answers_the_next() {

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    gristmill::quiet_lost_devices();
     // A wrong command line ends here, with code 2.
     let cli = args::Cli::parse();
     match commands::run(cli.command) {

@@ -65,6 +65,12 @@ impl GpuBackend {
     pub fn lose(&self) {
         self.gpu.lose();
     }
+
+    /// From now on waiting for the device fails as when its driver has lost it: nobody is called back. For tests of what happens
+    /// then.
+    pub fn lose_in_driver(&self) {
+        self.gpu.faults.broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 impl Backend for GpuBackend {

@@ -1,6 +1,7 @@
 //! An open device: pipelines, errors, and what waits for submissions.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use graph::Signal;
@@ -37,6 +38,8 @@ pub(crate) struct Faults {
     lost: Mutex<Option<String>>,
     /// Submissions under way.
     awaited: Mutex<Vec<Weak<Awaited>>>,
+    /// Waiting for the device panics from now on, for tests.
+    pub(crate) broken: AtomicBool,
 }
 
 /// A submission under way: what was read back of it, or the error, and who waits for it.

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -39,7 +40,11 @@ impl Poller {
                 };
                 let wait = wgpu::PollType::Wait { submission_index: index, timeout: None };
                 // wgpu panics when the driver says that the device is lost, and then calls nobody back.
-                if catch_unwind(AssertUnwindSafe(|| device.poll(wait))).is_err() {
+                let poll = || {
+                    assert!(!faults.broken.load(Ordering::Relaxed), "a test breaks the driver");
+                    device.poll(wait)
+                };
+                if catch_unwind(AssertUnwindSafe(poll)).is_err() {
                     faults.lose("the driver lost it");
                 }
                 if let Some(done) = done {

@@ -62,10 +62,19 @@ impl GpuWeight {
         source: &dyn RowSource,
     ) -> Result<GpuWeight, DeviceError> {
         gpu.check()?;
-        match desc.layout {
+        let packed = match desc.layout {
             WeightUse::Elements => elements(gpu, slabs, desc, source).map(GpuWeight::Elements),
             WeightUse::Matrix => matrix(gpu, slabs, desc, source).map(GpuWeight::Matrix),
-        }
+        };
+        packed.map_err(|error| match error {
+            // A device that has no memory for what is written to it is lost.
+            DeviceError::Lost(reason) if reason.starts_with("Out of memory") => DeviceError::Memory {
+                device: "gpu".into(),
+                what: format!("weight `{}` and those before it", desc.name),
+                bytes: desc.dtype.bytes_for(desc.shape.elements()).unwrap_or(0) as u64,
+            },
+            other => other,
+        })
     }
 
     /// The matrix that bindings were checked to be.

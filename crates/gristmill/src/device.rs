@@ -112,6 +112,17 @@ pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backen
     }
 }
 
+/// Keeps the graphics library's panics off standard error, for programs: it panics on a thread of its own when a GPU is lost, which
+/// requests are told as an error. Other panics go to the hook that was there.
+pub fn quiet_lost_devices() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some(gpu::GPU_THREAD) {
+            hook(panic);
+        }
+    }));
+}
+
 /// Opens devices by their names, separated by commas; one that is named twice is opened twice.
 ///
 /// # Errors
