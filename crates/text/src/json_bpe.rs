@@ -4,9 +4,10 @@
 //! of spaces, and the rest of the text is then not split. Ours cannot, so every file they can express goes this way.
 
 use crate::bpe::Bpe;
-use crate::pre_tokenize::{GPT2_PATTERN, PreTokenizer};
+use crate::families::GPT2_PATTERN;
+use crate::pre_tokenize::{JsonStage, PreTokenizer};
 use crate::tokenizer::Around;
-use crate::vocab::Vocab;
+use crate::vocab::{Rules, Vocab};
 use serde_json::Value;
 use std::borrow::Cow;
 
@@ -22,26 +23,19 @@ pub(crate) fn read(source: &Value, vocab: &Vocab, raw: &[Vec<u8>]) -> Option<(Bp
         return None;
     }
     let nfc = normalizer(&source["normalizer"])?;
-    if !added_tokens_are_plain(source, nfc)? {
-        return None;
-    }
     let around = around(&source["post_processor"])?;
-    let patterns = patterns(&source["pre_tokenizer"])?;
-    let pre = PreTokenizer::from_patterns(patterns, model["ignore_merges"] == true, nfc)?;
+    let (stages, prefix_space) = stages(&source["pre_tokenizer"])?;
+    let pre = PreTokenizer::from_json(stages, model["ignore_merges"] == true, nfc, prefix_space)?;
     let bpe = Bpe::new(vocab, raw, merges(model)?.into_iter(), pre).ok()?;
     // With every byte there, the unknown token is never used.
     (model["unk_token"].is_null() || bpe.has_all_bytes()).then_some((bpe, around))
 }
 
-/// Whether the added tokens are matched as they stand, without rules about what is around them. Where text is `changed` by
-/// a normalizer, those that are looked for after the change are not.
-pub(crate) fn added_tokens_are_plain(source: &Value, changed: bool) -> Option<bool> {
-    let plain = |token: &Value| {
-        let rules = ["single_word", "lstrip", "rstrip"].iter().any(|rule| token[rule] == true);
-        let later = changed && token["normalized"] == true;
-        !(rules || later)
-    };
-    Some(source["added_tokens"].as_array()?.iter().all(plain))
+/// The rules of an added token; tokens that are not special are looked for in normalised text unless told otherwise.
+pub(crate) fn rules(token: &Value) -> Rules {
+    let flag = |name: &str| token[name] == true;
+    let normalized = token["normalized"].as_bool().unwrap_or(token["special"] != true);
+    Rules { lstrip: flag("lstrip"), rstrip: flag("rstrip"), single_word: flag("single_word"), normalized }
 }
 
 /// The pairs of a list of merges, best first; old files write them as lines.
@@ -68,27 +62,44 @@ fn normalizer(value: &Value) -> Option<bool> {
     steps.iter().all(|step| step["type"] == "NFC").then_some(!steps.is_empty())
 }
 
-fn patterns(value: &Value) -> Option<Vec<Cow<'_, str>>> {
-    let mut patterns = Vec::new();
-    let mut bytes = false;
-    for step in steps(value, "pretokenizers")? {
+/// The passes, and whether a space is put in front.
+fn stages(value: &Value) -> Option<(Vec<JsonStage<'_>>, bool)> {
+    let steps = steps(value, "pretokenizers")?;
+    let alone = steps.len() == 1;
+    let (mut stages, mut bytes, mut prefix) = (Vec::new(), false, false);
+    for step in steps {
+        let mut add = |pattern: Cow<'_, str>, drop_between| {
+            stages.push(JsonStage { pattern: pattern.into_owned().into(), drop_between });
+        };
         // Bytes come last.
         if std::mem::replace(&mut bytes, step["type"] == "ByteLevel") {
             return None;
         }
         match step["type"].as_str()? {
-            "ByteLevel" if step["add_prefix_space"] != false => return None,
-            "ByteLevel" if step["use_regex"] == false => {}
-            "ByteLevel" => patterns.push(GPT2_PATTERN.into()),
-            "Digits" if step["individual_digits"] == true => patterns.push(r"\p{N}".into()),
-            "Digits" => patterns.push(r"\p{N}+".into()),
-            "Split" if step["behavior"] == "Isolated" && step["invert"] != true => {
-                patterns.push(step["pattern"]["Regex"].as_str()?.into());
+            "ByteLevel" => {
+                // Behind others it would put a space before each of their pieces.
+                prefix = step["add_prefix_space"] != false;
+                if prefix && !alone {
+                    return None;
+                }
+                if step["use_regex"] != false {
+                    add(GPT2_PATTERN.into(), false);
+                }
+            }
+            "Digits" if step["individual_digits"] == true => add(r"\p{N}".into(), false),
+            "Digits" => add(r"\p{N}+".into(), false),
+            "Split" => {
+                let drop_between = match (step["behavior"].as_str()?, step["invert"] == true) {
+                    ("Isolated", _) => false,
+                    ("Removed", true) => true,
+                    _ => return None,
+                };
+                add(step["pattern"]["Regex"].as_str()?.into(), drop_between);
             }
             _ => return None,
         }
     }
-    bytes.then_some(patterns)
+    bytes.then_some((stages, prefix))
 }
 
 /// What a post-processor puts around a text.

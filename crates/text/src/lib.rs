@@ -10,20 +10,27 @@
 
 mod bpe;
 mod byte_level;
+mod charsmap;
 mod detokenize;
 mod error;
+mod families;
 mod gguf;
+mod gguf_json;
 mod json;
 mod json_bpe;
 mod json_spm;
+mod json_unigram;
 mod merge;
 mod pre_tokenize;
 mod python;
+mod rwkv;
 mod spm;
 mod stop;
 mod template;
 mod time;
 mod tokenizer;
+mod trie;
+mod unigram;
 mod vocab;
 
 pub use detokenize::Detokenizer;

@@ -198,7 +198,7 @@ fn bad_vocabularies_are_refused() {
         change(&mut vocab);
         Tokenizer::from_gguf(vocab).unwrap_err().to_string()
     };
-    assert!(error(&|v| v.model = "rwkv".into(), &good).contains("rwkv"));
+    assert!(error(&|v| v.model = "plamo2".into(), &good).contains("plamo2"));
     assert!(error(&|v| v.pre = Some("odd-one".into()), &good).contains("odd-one"));
     assert!(error(&|v| v.pre = None, &good).contains("tokenizer.ggml.pre"));
     let ids: [fn(&mut GgufVocab) -> &mut Option<u32>; 6] = [
