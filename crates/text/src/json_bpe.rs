@@ -126,3 +126,66 @@ pub(crate) fn around(value: &Value) -> Option<Around> {
     }
     Some(around)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{EncodeOptions, JsonFiles, Tokenizer};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::path::Path;
+    use std::sync::LazyLock;
+
+    /// Ours and the crate's: with composed text or without, with a space put in front, with every rule of added tokens.
+    static PAIRS: LazyLock<Vec<(Tokenizer, tokenizers::Tokenizer)>> = LazyLock::new(|| {
+        let load = |(case, prefix): (&str, bool)| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(case);
+            let mut source: Value =
+                serde_json::from_slice(&std::fs::read(folder.join("tokenizer.json")).unwrap()).unwrap();
+            if prefix {
+                source["pre_tokenizer"] = json!({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true, "trim_offsets": true});
+            }
+            let tokens = source["added_tokens"].as_array_mut().unwrap();
+            // The crate numbers added tokens itself, from the size of the vocabulary on.
+            let plain = tokenizers::Tokenizer::from_bytes(std::fs::read(folder.join("tokenizer.json")).unwrap());
+            let next = plain.unwrap().get_vocab_size(true) as u64;
+            let added = [
+                ("<left>", true, false, false, false, true),
+                ("<right>", false, true, false, false, true),
+                ("<both>", true, true, false, true, false),
+                ("word", false, false, true, true, false),
+                ("<e\u{301}>", false, false, false, true, false),
+                ("<given e\u{301}>", false, false, false, false, false),
+                ("  ", false, false, false, false, false),
+                ("<le", false, false, false, true, false),
+            ];
+            for (id, (content, lstrip, rstrip, single_word, normalized, special)) in (next..).zip(added) {
+                tokens.push(json!({
+                    "id": id, "content": content, "lstrip": lstrip, "rstrip": rstrip, "single_word": single_word,
+                    "normalized": normalized, "special": special,
+                }));
+            }
+            let bytes = serde_json::to_vec(&source).unwrap();
+            let ours = Tokenizer::from_json(JsonFiles { tokenizer: &bytes, ..JsonFiles::default() }).unwrap();
+            assert!(format!("{ours:?}").contains("byte-level"), "{case}: {ours:?}");
+            (ours, tokenizers::Tokenizer::from_bytes(&bytes).unwrap())
+        };
+        [("gpt2", false), ("gpt2", true), ("qwen2", false), ("lfm2", false)].map(load).into()
+    });
+
+    proptest! {
+        #[test]
+        fn ids_are_those_of_the_crate(
+            parts in prop::collection::vec(
+                "<left>|<right>|<both>|word|<le|<e\u{301}>|<é>|<given e\u{301}>|<given é>| |  |\n|e|\u{301}|_|[a-z]|\\PC|<\\|im_end\\|>",
+                0..24,
+            ),
+        ) {
+            let text = parts.concat();
+            for (ours, theirs) in PAIRS.iter() {
+                let options = EncodeOptions { add_special: false, parse_special: true };
+                let theirs = theirs.encode_fast(text.as_str(), false).unwrap();
+                prop_assert_eq!(&ours.encode(&text, options).unwrap(), theirs.get_ids(), "{:?}", text);
+            }
+        }
+    }
+}

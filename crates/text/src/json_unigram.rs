@@ -117,3 +117,82 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     }
     Some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EncodeOptions, JsonFiles, Tokenizer};
+    use proptest::prelude::*;
+    use serde_json::json;
+    use std::sync::LazyLock;
+
+    /// Ours and the crate's, of every shape that is read here.
+    static PAIRS: LazyLock<Vec<(Tokenizer, tokenizers::Tokenizer)>> = LazyLock::new(|| {
+        let words = ["\u{2581}", "a", "b", "ab", "\u{2581}a", "\u{2581}ab", "ba", "aba", "é", "e", "\u{2581}b\u{2581}a", "xy", "漢"];
+        let mut vocab = vec![json!(["<unk>", 0.0]), json!(["</s>", 0.0])];
+        vocab.extend(words.iter().enumerate().map(|(i, word)| json!([word, -1.0 - (i * 7 % 5) as f64 * 0.75])));
+        let with_bytes: Vec<Value> =
+            vocab.iter().cloned().chain((0..256).map(|byte| json!([format!("<0x{byte:02X}>"), -9.0]))).collect();
+        let metaspace = |scheme: &str, split: bool| {
+            json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": scheme, "split": split})
+        };
+        let white = |then: Value| json!({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, then]});
+        let normal = |steps: Value| json!({"type": "Sequence", "normalizers": steps});
+        let collapse = json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
+        let strip = json!({"type": "Strip", "strip_left": false, "strip_right": true});
+        let replace = json!({"type": "Replace", "pattern": {"String": "``"}, "content": "ab"});
+        let shapes = [
+            (Value::Null, metaspace("always", true), false),
+            (normal(json!([{"type": "NFKC"}, collapse])), metaspace("always", true), false),
+            (normal(json!([{"type": "NFD"}, strip, replace, collapse])), metaspace("never", true), true),
+            (normal(json!([{"type": "Lowercase"}, {"type": "NFC"}])), white(metaspace("always", true)), true),
+            (json!({"type": "NFKD"}), metaspace("always", false), false),
+        ];
+        let make = |(normalizer, pre_tokenizer, bytes): (Value, Value, bool)| {
+            let added = |content: &str, id: u32, special: bool| {
+                json!({"id": id, "content": content, "special": special, "normalized": false, "single_word": false,
+                    "lstrip": !special, "rstrip": false})
+            };
+            let vocab = if bytes { &with_bytes } else { &vocab };
+            let next = vocab.len() as u32;
+            let source = json!({
+                "added_tokens": [added("<unk>", 0, true), added("</s>", 1, true), added("<mask>", next, false)],
+                "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": metaspace("always", true),
+                "post_processor": null,
+                "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": bytes},
+            });
+            let bytes = serde_json::to_vec(&source).unwrap();
+            let ours = Tokenizer::from_json(JsonFiles { tokenizer: &bytes, ..JsonFiles::default() }).unwrap();
+            assert!(format!("{ours:?}").contains("unigram"), "{ours:?}");
+            (ours, tokenizers::Tokenizer::from_bytes(&bytes).unwrap())
+        };
+        shapes.map(make).into()
+    });
+
+    proptest! {
+        #[test]
+        fn ids_are_those_of_the_crate(
+            parts in prop::collection::vec("a|b|ab|aba|x|y|``|e\u{301}|é|É|ﬁ| |  |\n|\u{2581}|漢|[ -\u{4ff}]|</s>|<mask>|<unk>", 0..24),
+        ) {
+            let text = parts.concat();
+            for (index, (ours, theirs)) in PAIRS.iter().enumerate() {
+                let options = EncodeOptions { add_special: false, parse_special: true };
+                let theirs = theirs.encode_fast(text.as_str(), false).unwrap();
+                prop_assert_eq!(&ours.encode(&text, options).unwrap(), theirs.get_ids(), "{}: {:?}", index, text);
+            }
+        }
+
+        #[test]
+        fn base64_of_anything(bytes: Vec<u8>) {
+            const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+            let mut text = String::new();
+            for chunk in bytes.chunks(3) {
+                let bits = chunk.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+                let letter = |at: usize| LETTERS[(bits >> (18 - 6 * at)) as usize & 63] as char;
+                text.extend((0..=chunk.len()).map(letter));
+                text.push_str(&"=".repeat(3 - chunk.len()));
+            }
+            prop_assert_eq!(decode_base64(&text), Some(bytes));
+        }
+    }
+}

@@ -144,9 +144,13 @@ struct Matchers {
 }
 
 impl Matchers {
-    fn new(vocab: &Vocab, kinds: &[Kind]) -> Result<Self, TokenizerError> {
-        let matcher = |normalized| Matcher::new(vocab, kinds, normalized);
-        Ok(Self { given: matcher(false)?, normalized: matcher(true)? })
+    fn new(vocab: &Vocab, kinds: &[Kind], model: &Model) -> Result<Self, TokenizerError> {
+        let normalize = |text: &str| match model {
+            Model::Bpe(model) => model.normalize(text).into_owned(),
+            _ => text.to_owned(),
+        };
+        let matcher = |normalize| Matcher::new(vocab, kinds, normalize);
+        Ok(Self { given: matcher(None)?, normalized: matcher(Some(&normalize))? })
     }
 }
 
@@ -172,10 +176,10 @@ impl Tokenizer {
         // The `tokenizers` crate finds its own.
         let (all, user) = match parts.model {
             Model::Json(_) => Default::default(),
-            _ => (
-                Matchers::new(&parts.vocab, &[Kind::Control, Kind::Unknown, Kind::UserDefined])?,
-                Matchers::new(&parts.vocab, &[Kind::UserDefined])?,
-            ),
+            _ => {
+                let matchers = |kinds: &[Kind]| Matchers::new(&parts.vocab, kinds, &parts.model);
+                (matchers(&[Kind::Control, Kind::Unknown, Kind::UserDefined])?, matchers(&[Kind::UserDefined])?)
+            }
         };
         Ok(Self { parts, all, user })
     }

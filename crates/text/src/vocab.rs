@@ -108,15 +108,26 @@ pub(crate) struct Matcher {
 }
 
 impl Matcher {
-    /// A matcher for the tokens of the given kinds, those that are looked for in normalised text or the others; `None` when
-    /// there are none.
-    pub(crate) fn new(vocab: &Vocab, kinds: &[Kind], normalized: bool) -> Result<Option<Self>, TokenizerError> {
+    /// A matcher for the tokens of the given kinds: where text was brought into a normal form, those that are looked for
+    /// there, in that form, and the others where not. `None` when there are none.
+    pub(crate) fn new(
+        vocab: &Vocab,
+        kinds: &[Kind],
+        normalize: Option<&dyn Fn(&str) -> String>,
+    ) -> Result<Option<Self>, TokenizerError> {
         let (mut patterns, mut tokens) = (Vec::new(), Vec::new());
         for (id, token) in vocab.iter() {
-            if kinds.contains(&token.kind) && token.rules.normalized == normalized && !token.bytes.is_empty() {
-                patterns.push(&token.bytes);
-                tokens.push((id, token.rules));
+            if !kinds.contains(&token.kind)
+                || token.rules.normalized != normalize.is_some()
+                || token.bytes.is_empty()
+            {
+                continue;
             }
+            patterns.push(match (normalize, std::str::from_utf8(&token.bytes)) {
+                (Some(normalize), Ok(text)) => normalize(text).into_bytes(),
+                _ => token.bytes.to_vec(),
+            });
+            tokens.push((id, token.rules));
         }
         if tokens.is_empty() {
             return Ok(None);
@@ -136,10 +147,10 @@ impl Matcher {
     ) -> Result<(), E> {
         let mut done = 0;
         for found in self.finder.find_iter(text) {
-            // A token that begins or ends inside a character, or in white space that another took, cannot be meant.
-            let (Some(mut before), Some(behind)) = (text.get(done..found.start()), text.get(found.end()..)) else {
-                continue;
-            };
+            // A token that begins or ends inside a character cannot be meant.
+            let (Some(_), Some(behind)) = (text.get(..found.start()), text.get(found.end()..)) else { continue };
+            // It may begin in white space that the one before took; it is a token all the same.
+            let mut before = text.get(done..found.start()).unwrap_or_default();
             let (id, rules) = self.tokens[found.pattern().as_usize()];
             if rules.single_word && (before_word(&text[..found.start()]) || word(behind.chars().next())) {
                 continue;
