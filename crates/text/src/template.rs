@@ -132,6 +132,7 @@ impl ChatTemplate {
             minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
         });
         environment.add_filter("tojson", to_json);
+        environment.add_filter("indent", indent);
         environment.add_test("iterable", is_iterable);
         environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);
@@ -261,6 +262,32 @@ impl io::Write for Bounded {
 #[error("{0}")]
 struct Raised(String);
 
+/// `indent` as Jinja2 has it, which keeps a line break at the end.
+fn indent(
+    text: String,
+    width: Option<Jinja>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    args: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(args.get("width")?);
+    let (first, blank) = (first.or(args.get("first")?), blank.or(args.get("blank")?));
+    args.assert_all_used()?;
+    let by = match &width {
+        None => " ".repeat(4),
+        Some(width) => match width.as_str() {
+            Some(by) => by.to_owned(),
+            None => " ".repeat(usize::try_from(width.clone())?.min(MAX_INDENT)),
+        },
+    };
+    // The engine charges for the text when it is there; each line may become longer by as much.
+    let breaks = text.chars().filter(|c| c.is_control() || c.is_whitespace()).count();
+    if breaks.saturating_mul(by.len()) > MAX_BYTES {
+        return Err(ErrorKind::OutOfFuel.into());
+    }
+    Ok(python::indent(&text, &by, first.unwrap_or(false), blank.unwrap_or(false)))
+}
+
 /// Whether Python would iterate over it; `none` it would not.
 fn is_iterable(value: &Jinja) -> bool {
     !value.is_none() && value.try_iter().is_ok()
@@ -287,7 +314,7 @@ fn to_json(state: &State<'_, '_>, value: &Jinja, args: Kwargs) -> Result<Jinja, 
     let indent = match args.get::<Option<Jinja>>("indent")? {
         Some(indent) if !indent.is_none() => Some(match indent.as_str() {
             Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(indent)?.min(64)),
+            None => " ".repeat(usize::try_from(indent)?.min(MAX_INDENT)),
         }),
         _ => None,
     };
@@ -305,6 +332,9 @@ fn to_json(state: &State<'_, '_>, value: &Jinja, args: Kwargs) -> Result<Jinja, 
     let value = plain(state, value, DEEPEST)?;
     Ok(Jinja::from(python::dumps(&value, &style)))
 }
+
+/// The most spaces that something is indented by; no template has a use for more.
+const MAX_INDENT: usize = 64;
 
 /// How deep lists and mappings may lie in each other where a function here follows them.
 const DEEPEST: usize = 100;
