@@ -2,8 +2,8 @@
 //!
 //! What needs files or programs that are not in the repository is named by environment variables, and said to be not run
 //! without them: `GRISTMILL_MODELS` (a folder of GGUF files) and `GRISTMILL_ANSWERS` (JSON files of the same names, and
-//! text.txt), `GRISTMILL_VOCABS` (`ggml-vocab-*.gguf` with their `.inp` and `.out`), `GRISTMILL_PYTHON` (an interpreter that
-//! has what tests/oracle/requirements.txt lists).
+//! text.txt), `GRISTMILL_VOCABS` (`ggml-vocab-*.gguf` with their `.inp` and `.out`), `GRISTMILL_TEMPLATES` (a folder of chat
+//! templates, `*.jinja`), `GRISTMILL_PYTHON` (an interpreter that has what tests/oracle/requirements.txt lists).
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ struct Wanting {
 
 const CHECKPOINTS: &[&str] = &["GRISTMILL_MODELS", "GRISTMILL_ANSWERS"];
 
-const WANTING: [Wanting; 4] = [
+const WANTING: [Wanting; 6] = [
     Wanting {
         name: "real checkpoints",
         variables: CHECKPOINTS,
@@ -67,6 +67,18 @@ const WANTING: [Wanting; 4] = [
         variables: &["GRISTMILL_VOCABS"],
         package: "gristmill-text",
         test: "vocabularies",
+    },
+    Wanting {
+        name: "lines of many languages, against transformers",
+        variables: &["GRISTMILL_MODELS", "GRISTMILL_PYTHON"],
+        package: "gristmill-text",
+        test: "lines",
+    },
+    Wanting {
+        name: "every real chat template, against Jinja2",
+        variables: &["GRISTMILL_TEMPLATES", "GRISTMILL_PYTHON"],
+        package: "gristmill-text",
+        test: "templates",
     },
 ];
 

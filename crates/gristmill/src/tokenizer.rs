@@ -44,10 +44,30 @@ fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
         eom: id("eom")?,
         unknown: id("unknown")?,
         padding: id("padding")?,
+        separator: id("seperator")?,
+        class: id("cls")?,
         add_bos: m.get::<bool>("tokenizer.ggml.add_bos_token")?,
         add_eos: m.get::<bool>("tokenizer.ggml.add_eos_token")?,
         add_space_prefix: m.get::<bool>("tokenizer.ggml.add_space_prefix")?,
+        remove_extra_whitespaces: m.get::<bool>("tokenizer.ggml.remove_extra_whitespaces")?,
+        // Bytes, signed or not.
+        charsmap: m
+            .get::<Vec<i32>>("tokenizer.ggml.precompiled_charsmap")?
+            .unwrap_or_default()
+            .iter()
+            .map(|&byte| byte as u8)
+            .collect(),
+        lowercase: m.get::<bool>("tokenizer.ggml.normalizer.lowercase")?,
+        strip_accents: m.get::<bool>("tokenizer.ggml.normalizer.strip_accents")?,
         chat_template: text("tokenizer.chat_template")?,
+        named_chat_templates: m
+            .iter()
+            .filter_map(|(key, _)| key.strip_prefix("tokenizer.chat_template."))
+            .map(|name| {
+                let source = m.require::<&str>(&format!("tokenizer.chat_template.{name}"))?;
+                Ok((name.to_owned(), source.to_owned()))
+            })
+            .collect::<Result<_, _>>()?,
     })
 }
 

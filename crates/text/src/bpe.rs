@@ -6,6 +6,7 @@ use crate::merge::Merger;
 use crate::pre_tokenize::PreTokenizer;
 use crate::vocab::{Kind, Vocab};
 use ahash::AHashMap;
+use std::borrow::Cow;
 
 /// (left, right) -> (rank, merged token).
 pub(crate) type Merges = AHashMap<(u32, u32), (u32, u32)>;
@@ -41,6 +42,11 @@ impl Bpe {
     /// Whether every text can be spelled.
     pub(crate) fn has_all_bytes(&self) -> bool {
         self.bytes.iter().all(Option::is_some)
+    }
+
+    /// The text in the form the vocabulary was trained on.
+    pub(crate) fn normalize<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.pre.normalize(text)
     }
 
     /// Appends the tokens of `text`.

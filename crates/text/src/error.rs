@@ -4,13 +4,21 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizerError {
     /// `tokenizer.ggml.model` names an algorithm this crate does not have.
-    #[error("tokenizer model `{0}` is not supported (supported: gpt2, llama, gemma4)")]
+    #[error(
+        "tokenizer model `{0}` (tokenizer.ggml.model) is not supported \
+         (supported: gpt2, llama, gemma4, bert, t5, rwkv, whitespace)"
+    )]
     UnknownModel(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer this crate does not have.
     #[error(
-        "pre-tokenizer `{0}` (tokenizer.ggml.pre) is not known; tokenizing with another would give wrong ids"
+        "pre-tokenizer `{name}` (tokenizer.ggml.pre) is not known; another would give wrong ids (known: {known})"
     )]
-    UnknownPreTokenizer(String),
+    UnknownPreTokenizer {
+        /// What the file says.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// A byte-level BPE vocabulary without `tokenizer.ggml.pre`.
     #[error("the file has no tokenizer.ggml.pre, so how text is split is unknown; convert the model again")]
     MissingPreTokenizer,

@@ -4,9 +4,11 @@ use crate::TokenizerError;
 use crate::byte_level;
 use crate::json_bpe;
 use crate::json_spm;
+use crate::json_unigram;
+use crate::pre_tokenize::is_regular;
 use crate::spm;
 use crate::tokenizer::{Around, EncodeOptions, Model, Parts, SpecialTokens, Tokenizer};
-use crate::vocab::{Kind, Token, Vocab};
+use crate::vocab::{Kind, Rules, Token, Vocab};
 use serde_json::Value;
 use std::sync::OnceLock;
 
@@ -39,8 +41,8 @@ enum Scheme {
     Plain,
 }
 
-/// Longest text for a tokenizer that splits by regular expressions of the `tokenizers` crate. These fail, and end the
-/// splitting silently, when a match needs a stack of a million entries; no run of characters in a text this long can.
+/// Longest text for a tokenizer that looks around with regular expressions of the `tokenizers` crate. These fail, and end
+/// the splitting silently, when a match needs a stack of a million entries; no run of characters in a text this long can.
 const REGEX_MAX_BYTES: usize = 500_000;
 
 pub(crate) struct JsonModel {
@@ -67,7 +69,10 @@ impl Tokenizer {
             || json_bpe::read(&source, &vocab, &raw).map(|(m, around)| (Model::Bpe(Box::new(m)), around));
         let spm =
             || json_spm::read(&source, &vocab, &raw).map(|(m, around)| (Model::Spm(Box::new(m)), around));
-        let (model, mut around, post_processor) = match bpe().or_else(spm) {
+        let unigram = || {
+            json_unigram::read(&source, &vocab, &raw).map(|(m, around)| (Model::Unigram(Box::new(m)), around))
+        };
+        let (model, mut around, post_processor) = match bpe().or_else(spm).or_else(unigram) {
             Some((model, around)) => (model, around, false),
             None => {
                 let model = JsonModel::new(files.tokenizer, &source, scheme)?;
@@ -104,12 +109,13 @@ impl JsonModel {
     fn new(bytes: &[u8], source: &Value, scheme: Scheme) -> Result<Self, TokenizerError> {
         let bad =
             |e: tokenizers::Error| TokenizerError::BadJson { file: "tokenizer.json", message: e.to_string() };
+        check_charsmaps(&source["normalizer"])?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(bad)?;
         // A file may ask for truncation and padding; neither happens here without being asked for.
         inner.with_truncation(None).map_err(bad)?;
         inner.with_padding(None);
         let post_processor = !inner.encode_fast("", true).map_err(bad)?.is_empty();
-        let limit = if uses_regex(source) { REGEX_MAX_BYTES } else { usize::MAX };
+        let limit = if looks_around(source) { REGEX_MAX_BYTES } else { usize::MAX };
         Ok(Self { inner, plain: OnceLock::new(), scheme, post_processor, limit })
     }
 
@@ -194,12 +200,13 @@ fn parse(file: &'static str, bytes: &[u8]) -> Result<Value, TokenizerError> {
     })
 }
 
-/// Whether text passes through a regular expression. `ByteLevel` has one of its own.
-fn uses_regex(source: &Value) -> bool {
+/// Whether text passes through a regular expression that looks around, and so may give up. `ByteLevel` has one of its own.
+fn looks_around(source: &Value) -> bool {
     fn any(value: &Value) -> bool {
         match value {
             Value::Object(map) => {
-                map.contains_key("Regex")
+                let pattern = map.get("Regex").and_then(Value::as_str);
+                pattern.is_some_and(|pattern| !is_regular(pattern))
                     || map.get("use_regex") == Some(&Value::Bool(true))
                     || map.values().any(any)
             }
@@ -210,13 +217,27 @@ fn uses_regex(source: &Value) -> bool {
     any(&source["pre_tokenizer"]) || any(&source["normalizer"])
 }
 
+/// Tables of replacements that the crate would walk outside of.
+fn check_charsmaps(value: &Value) -> Result<(), TokenizerError> {
+    match value {
+        Value::Object(map) => {
+            if let Some(table) = map.get("precompiled_charsmap").and_then(Value::as_str) {
+                json_unigram::charsmap(table)?;
+            }
+            map.values().try_for_each(check_charsmaps)
+        }
+        Value::Array(items) => items.iter().try_for_each(check_charsmaps),
+        _ => Ok(()),
+    }
+}
+
 /// The tokens by id: what each stands for, and its text as the file has it (empty in holes).
 fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), TokenizerError> {
     let bad = |message: &str| TokenizerError::BadJson { file: "tokenizer.json", message: message.to_owned() };
     let id = |value: &Value| {
         value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| bad("a token's id is no id"))
     };
-    let mut entries: Vec<(u32, &str, Option<Kind>)> = Vec::new();
+    let mut entries: Vec<(u32, &str, Option<(Kind, Rules)>)> = Vec::new();
     match &source["model"]["vocab"] {
         Value::Object(vocab) => {
             for (text, value) in vocab {
@@ -234,7 +255,7 @@ fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), T
     for token in source["added_tokens"].as_array().into_iter().flatten() {
         let kind = if token["special"] == true { Kind::Control } else { Kind::UserDefined };
         let text = token["content"].as_str().ok_or_else(|| bad("an added token has no content"))?;
-        entries.push((id(&token["id"])?, text, Some(kind)));
+        entries.push((id(&token["id"])?, text, Some((kind, json_bpe::rules(token)))));
     }
     let highest =
         entries.iter().map(|&(id, ..)| id as usize).max().ok_or_else(|| bad("there are no tokens"))?;
@@ -245,11 +266,11 @@ fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), T
     let mut tokens = vec![None; highest + 1];
     let mut raw = vec![Vec::new(); highest + 1];
     for (id, text, added) in entries {
-        let (bytes, kind) = match added {
-            Some(kind) => (text.as_bytes().to_vec(), kind),
-            None => scheme.bytes(text),
+        let ((bytes, kind), rules) = match added {
+            Some((kind, rules)) => ((text.as_bytes().to_vec(), kind), rules),
+            None => (scheme.bytes(text), Rules::default()),
         };
-        tokens[id as usize] = Some(Token { bytes: bytes.into_boxed_slice(), kind });
+        tokens[id as usize] = Some(Token { bytes: bytes.into_boxed_slice(), kind, rules });
         raw[id as usize] = text.as_bytes().to_vec();
     }
     Ok((Vocab::new(tokens), raw))

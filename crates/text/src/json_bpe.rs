@@ -4,9 +4,10 @@
 //! of spaces, and the rest of the text is then not split. Ours cannot, so every file they can express goes this way.
 
 use crate::bpe::Bpe;
-use crate::pre_tokenize::{GPT2_PATTERN, PreTokenizer};
+use crate::families::GPT2_PATTERN;
+use crate::pre_tokenize::{JsonStage, PreTokenizer};
 use crate::tokenizer::Around;
-use crate::vocab::Vocab;
+use crate::vocab::{Rules, Vocab};
 use serde_json::Value;
 use std::borrow::Cow;
 
@@ -22,26 +23,19 @@ pub(crate) fn read(source: &Value, vocab: &Vocab, raw: &[Vec<u8>]) -> Option<(Bp
         return None;
     }
     let nfc = normalizer(&source["normalizer"])?;
-    if !added_tokens_are_plain(source, nfc)? {
-        return None;
-    }
     let around = around(&source["post_processor"])?;
-    let patterns = patterns(&source["pre_tokenizer"])?;
-    let pre = PreTokenizer::from_patterns(patterns, model["ignore_merges"] == true, nfc)?;
+    let (stages, prefix_space) = stages(&source["pre_tokenizer"])?;
+    let pre = PreTokenizer::from_json(stages, model["ignore_merges"] == true, nfc, prefix_space)?;
     let bpe = Bpe::new(vocab, raw, merges(model)?.into_iter(), pre).ok()?;
     // With every byte there, the unknown token is never used.
     (model["unk_token"].is_null() || bpe.has_all_bytes()).then_some((bpe, around))
 }
 
-/// Whether the added tokens are matched as they stand, without rules about what is around them. Where text is `changed` by
-/// a normalizer, those that are looked for after the change are not.
-pub(crate) fn added_tokens_are_plain(source: &Value, changed: bool) -> Option<bool> {
-    let plain = |token: &Value| {
-        let rules = ["single_word", "lstrip", "rstrip"].iter().any(|rule| token[rule] == true);
-        let later = changed && token["normalized"] == true;
-        !(rules || later)
-    };
-    Some(source["added_tokens"].as_array()?.iter().all(plain))
+/// The rules of an added token; tokens that are not special are looked for in normalised text unless told otherwise.
+pub(crate) fn rules(token: &Value) -> Rules {
+    let flag = |name: &str| token[name] == true;
+    let normalized = token["normalized"].as_bool().unwrap_or(token["special"] != true);
+    Rules { lstrip: flag("lstrip"), rstrip: flag("rstrip"), single_word: flag("single_word"), normalized }
 }
 
 /// The pairs of a list of merges, best first; old files write them as lines.
@@ -68,27 +62,44 @@ fn normalizer(value: &Value) -> Option<bool> {
     steps.iter().all(|step| step["type"] == "NFC").then_some(!steps.is_empty())
 }
 
-fn patterns(value: &Value) -> Option<Vec<Cow<'_, str>>> {
-    let mut patterns = Vec::new();
-    let mut bytes = false;
-    for step in steps(value, "pretokenizers")? {
+/// The passes, and whether a space is put in front.
+fn stages(value: &Value) -> Option<(Vec<JsonStage<'_>>, bool)> {
+    let steps = steps(value, "pretokenizers")?;
+    let alone = steps.len() == 1;
+    let (mut stages, mut bytes, mut prefix) = (Vec::new(), false, false);
+    for step in steps {
+        let mut add = |pattern: Cow<'_, str>, drop_between| {
+            stages.push(JsonStage { pattern: pattern.into_owned().into(), drop_between });
+        };
         // Bytes come last.
         if std::mem::replace(&mut bytes, step["type"] == "ByteLevel") {
             return None;
         }
         match step["type"].as_str()? {
-            "ByteLevel" if step["add_prefix_space"] != false => return None,
-            "ByteLevel" if step["use_regex"] == false => {}
-            "ByteLevel" => patterns.push(GPT2_PATTERN.into()),
-            "Digits" if step["individual_digits"] == true => patterns.push(r"\p{N}".into()),
-            "Digits" => patterns.push(r"\p{N}+".into()),
-            "Split" if step["behavior"] == "Isolated" && step["invert"] != true => {
-                patterns.push(step["pattern"]["Regex"].as_str()?.into());
+            "ByteLevel" => {
+                // Behind others it would put a space before each of their pieces.
+                prefix = step["add_prefix_space"] != false;
+                if prefix && !alone {
+                    return None;
+                }
+                if step["use_regex"] != false {
+                    add(GPT2_PATTERN.into(), false);
+                }
+            }
+            "Digits" if step["individual_digits"] == true => add(r"\p{N}".into(), false),
+            "Digits" => add(r"\p{N}+".into(), false),
+            "Split" => {
+                let drop_between = match (step["behavior"].as_str()?, step["invert"] == true) {
+                    ("Isolated", _) => false,
+                    ("Removed", true) => true,
+                    _ => return None,
+                };
+                add(step["pattern"]["Regex"].as_str()?.into(), drop_between);
             }
             _ => return None,
         }
     }
-    bytes.then_some(patterns)
+    bytes.then_some((stages, prefix))
 }
 
 /// What a post-processor puts around a text.
@@ -114,4 +125,67 @@ pub(crate) fn around(value: &Value) -> Option<Around> {
         }
     }
     Some(around)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{EncodeOptions, JsonFiles, Tokenizer};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::path::Path;
+    use std::sync::LazyLock;
+
+    /// Ours and the crate's: with composed text or without, with a space put in front, with every rule of added tokens.
+    static PAIRS: LazyLock<Vec<(Tokenizer, tokenizers::Tokenizer)>> = LazyLock::new(|| {
+        let load = |(case, prefix): (&str, bool)| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(case);
+            let mut source: Value =
+                serde_json::from_slice(&std::fs::read(folder.join("tokenizer.json")).unwrap()).unwrap();
+            if prefix {
+                source["pre_tokenizer"] = json!({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true, "trim_offsets": true});
+            }
+            let tokens = source["added_tokens"].as_array_mut().unwrap();
+            // The crate numbers added tokens itself, from the size of the vocabulary on.
+            let plain = tokenizers::Tokenizer::from_bytes(std::fs::read(folder.join("tokenizer.json")).unwrap());
+            let next = plain.unwrap().get_vocab_size(true) as u64;
+            let added = [
+                ("<left>", true, false, false, false, true),
+                ("<right>", false, true, false, false, true),
+                ("<both>", true, true, false, true, false),
+                ("word", false, false, true, true, false),
+                ("<e\u{301}>", false, false, false, true, false),
+                ("<given e\u{301}>", false, false, false, false, false),
+                ("  ", false, false, false, false, false),
+                ("<le", false, false, false, true, false),
+            ];
+            for (id, (content, lstrip, rstrip, single_word, normalized, special)) in (next..).zip(added) {
+                tokens.push(json!({
+                    "id": id, "content": content, "lstrip": lstrip, "rstrip": rstrip, "single_word": single_word,
+                    "normalized": normalized, "special": special,
+                }));
+            }
+            let bytes = serde_json::to_vec(&source).unwrap();
+            let ours = Tokenizer::from_json(JsonFiles { tokenizer: &bytes, ..JsonFiles::default() }).unwrap();
+            assert!(format!("{ours:?}").contains("byte-level"), "{case}: {ours:?}");
+            (ours, tokenizers::Tokenizer::from_bytes(&bytes).unwrap())
+        };
+        [("gpt2", false), ("gpt2", true), ("qwen2", false), ("lfm2", false)].map(load).into()
+    });
+
+    proptest! {
+        #[test]
+        fn ids_are_those_of_the_crate(
+            parts in prop::collection::vec(
+                "<left>|<right>|<both>|word|<le|<e\u{301}>|<é>|<given e\u{301}>|<given é>| |  |\n|e|\u{301}|_|[a-z]|\\PC|<\\|im_end\\|>",
+                0..24,
+            ),
+        ) {
+            let text = parts.concat();
+            for (ours, theirs) in PAIRS.iter() {
+                let options = EncodeOptions { add_special: false, parse_special: true };
+                let theirs = theirs.encode_fast(text.as_str(), false).unwrap();
+                prop_assert_eq!(&ours.encode(&text, options).unwrap(), theirs.get_ids(), "{:?}", text);
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The other common shape of `tokenizer.json`, SentencePiece BPE with a list of merges, read into the same code that serves
 //! GGUF files: the `tokenizers` crate takes several times as long for the long stretches that this shape merges at once.
 
-use crate::json_bpe::{added_tokens_are_plain, around, merges, steps};
+use crate::json_bpe::{around, merges, steps};
 use crate::spm::{SPACE, Spm};
 use crate::tokenizer::Around;
 use crate::vocab::{Kind, Vocab};
@@ -13,7 +13,9 @@ pub(crate) fn read(source: &Value, vocab: &Vocab, raw: &[Vec<u8>]) -> Option<(Sp
     let absent = |key: &str| model[key].is_null() || model[key] == "" || model[key] == false;
     let plain = ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"];
     let shape = model["type"] == "BPE" && model["byte_fallback"] == true && model["fuse_unk"] == true;
-    if !shape || !plain.iter().all(|key| absent(key)) || !added_tokens_are_plain(source, true)? {
+    // In normalised text a space may stand before a token, which then is part of it.
+    let normalized = vocab.iter().any(|(_, token)| token.rules.normalized);
+    if !shape || !plain.iter().all(|key| absent(key)) || normalized {
         return None;
     }
     // The crate could also merge characters to a special token, or bytes that stand for characters; no file asks for it.

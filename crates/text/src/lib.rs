@@ -1,6 +1,7 @@
 //! Text in and out of a model: tokenizers, incremental detokenisation, stop strings and chat templates.
 //!
-//! The crate does no I/O, reads no clock and starts no thread: vocabularies, templates and the time come in as data.
+//! The crate does no I/O and reads no clock: vocabularies, templates and the time come in as data. Each call does its work before
+//! it returns.
 //!
 //! - [`Tokenizer`] is made from GGUF metadata ([`GgufVocab`]) or from `tokenizer.json`, and answers the same questions
 //!   for both.
@@ -10,20 +11,27 @@
 
 mod bpe;
 mod byte_level;
+mod charsmap;
 mod detokenize;
 mod error;
+mod families;
 mod gguf;
+mod gguf_json;
 mod json;
 mod json_bpe;
 mod json_spm;
+mod json_unigram;
 mod merge;
 mod pre_tokenize;
 mod python;
+mod rwkv;
 mod spm;
 mod stop;
 mod template;
 mod time;
 mod tokenizer;
+mod trie;
+mod unigram;
 mod vocab;
 
 pub use detokenize::Detokenizer;

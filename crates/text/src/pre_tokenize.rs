@@ -1,158 +1,108 @@
-//! How each family of byte-level BPE splits text before merging: one table, by the name in `tokenizer.ggml.pre`.
+//! Text split into pieces before byte-level BPE merges them.
 //!
-//! The published patterns end in `\s+(?!\S)|\s+`: a run of white space leaves its last character to the word that
-//! follows. That is their only look-ahead, and it is applied here by hand, so that every pattern is an ordinary
-//! regular expression and splitting takes linear time on any input.
+//! The look-ahead of published patterns is applied by hand ([`Rule`]), so that every pattern is an ordinary regular
+//! expression and splitting takes linear time on any input.
 
 use crate::TokenizerError;
+use crate::families::{Family, Rule};
 use regex_automata::meta::Regex;
 use std::borrow::Cow;
 use unicode_normalization::UnicodeNormalization;
 
-/// One pass over the text: each match becomes a piece, and so does each stretch between matches.
+/// The largest piece of [`Rule::SpacePowers`], in characters.
+const LARGEST_POWER: usize = 512;
+
+/// One pass over a text.
 struct Stage {
-    pattern: &'static str,
-    /// After `pattern`, try a run of white space that leaves its last character to what follows.
-    space_runs: bool,
+    /// The patterns, and last, where the rule is about white space, `\s+`.
+    regex: Regex,
+    rule: Rule,
+    /// The pattern that the rule is about.
+    special: usize,
+    /// What lies between matches is dropped.
+    drop_between: bool,
 }
 
-/// Passes applied one after the other, each to the pieces of the one before.
-struct Family {
-    stages: &'static [Stage],
-    /// A piece that is a token is taken whole, without merging.
-    whole_tokens: bool,
-    /// Text is brought into Unicode normal form C first.
-    nfc: bool,
-    /// BOS is added unless the file says otherwise.
-    add_bos: bool,
-}
-
-const fn words(pattern: &'static str) -> Stage {
-    Stage { pattern, space_runs: true }
-}
-
-const fn runs(pattern: &'static str) -> Stage {
-    Stage { pattern, space_runs: false }
-}
-
-const fn family(stages: &'static [Stage]) -> Family {
-    Family { stages, whole_tokens: false, nfc: false, add_bos: false }
-}
-
-const GPT2_WORDS: Stage = words(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+");
-
-/// GPT-2's pattern as `tokenizer.json` implies it where it says `ByteLevel`.
-pub(crate) const GPT2_PATTERN: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-
-const LLAMA3: Family = family(&[words(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
-)]);
-const QWEN2: Family = family(&[words(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
-)]);
-const QWEN35: Family = family(&[words(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+",
-)]);
-const GPT2: Family = family(&[GPT2_WORDS]);
-const DIGITS_GPT2: Family = family(&[runs(r"\p{N}"), GPT2_WORDS]);
-const FALCON: Family = family(&[runs(r"[\p{P}$+<=>^~|`]+"), GPT2_WORDS, runs("[0-9][0-9][0-9]")]);
-const DEFAULT: Family =
-    family(&[runs(r"[\p{P}$+<=>^~|]+"), GPT2_WORDS, runs(r"\p{N}+"), runs("[0-9][0-9][0-9]")]);
-const DEEPSEEK_CODER: Family = family(&[
-    runs(r"[\r\n]"),
-    runs(r"\s?\p{L}+"),
-    runs(r"\s?\p{P}+"),
-    runs("[一-龥ࠀ-一가-\u{D7FF}]+"),
-    runs(r"\p{N}"),
-]);
-const DEEPSEEK_V3: Family = family(&[
-    runs(r"\p{N}{1,3}"),
-    runs("[一-龥぀-ゟ゠-ヿ]+"),
-    words(concat!(
-        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
-        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
-    )),
-]);
-const TEKKEN: Family = family(&[words(concat!(
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
-))]);
-const GPT4O: Family = family(&[words(concat!(
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
-))]);
-
-/// The table: names in `tokenizer.ggml.pre` and what they mean.
-fn lookup(name: &str) -> Option<Family> {
-    Some(match name {
-        "default" => DEFAULT,
-        "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "jina-v2-es" | "jina-v2-de" | "gigachat" | "a.x-4.0"
-        | "mellum" | "modern-bert" | "exaone4" | "jais" | "trillion" | "granite-docling" | "jina-v1-en"
-        | "jina-v2-code" | "roberta-bpe" => GPT2,
-        "mpt" | "olmo" => Family { nfc: true, ..GPT2 },
-        "smollm" | "starcoder" | "refact" | "codeshell" | "exaone" | "minerva-7b" | "mellum2" => DIGITS_GPT2,
-        "command-r" => Family { nfc: true, ..DIGITS_GPT2 },
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2"
-        | "jina-v5-nano" => Family { whole_tokens: true, add_bos: true, ..LLAMA3 },
-        "glm4" | "glm5" => Family { whole_tokens: true, ..LLAMA3 },
-        "dbrx" | "smaug-bpe" | "chatglm-bpe" => LLAMA3,
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" => Family { nfc: true, ..QWEN2 },
-        "stablelm2" | "hunyuan" | "solar-open" | "grok-2" => QWEN2,
-        "qwen35" => QWEN35,
-        "falcon" => FALCON,
-        "deepseek-coder" => DEEPSEEK_CODER,
-        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => DEEPSEEK_V3,
-        "tekken" => Family { whole_tokens: true, add_bos: true, ..TEKKEN },
-        "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => GPT4O,
-        _ => return None,
-    })
+impl Stage {
+    fn new(patterns: &[&str], rule: Rule) -> Option<Self> {
+        let spaces = matches!(rule, Rule::SpaceRuns | Rule::SpacePowers);
+        let patterns: Vec<&str> = patterns.iter().copied().chain(spaces.then_some(r"\s+")).collect();
+        let regex = Regex::new_many(&patterns).ok()?;
+        Some(Self { regex, rule, special: patterns.len() - 1, drop_between: false })
+    }
 }
 
 /// The splitting rules of one model.
 pub(crate) struct PreTokenizer {
-    stages: Vec<(Regex, bool)>,
+    stages: Vec<Stage>,
     whole_tokens: bool,
     nfc: bool,
-    add_bos: bool,
+    /// A space is put before text that begins with none.
+    prefix_space: bool,
+}
+
+/// A pass as `tokenizer.json` describes it.
+pub(crate) struct JsonStage<'p> {
+    pub(crate) pattern: Cow<'p, str>,
+    /// What the pattern does not find is dropped.
+    pub(crate) drop_between: bool,
+}
+
+/// Repetition that gives nothing back, in the published patterns that have it. The character that follows cannot be one of
+/// those repeated, so that there is nothing to give back, and plain repetition is the same.
+const POSSESSIVE: [(&str, &str); 2] = [
+    (r"[^\r\n\p{L}\p{N}]?+\p{L}+", r"[^\r\n\p{L}\p{N}]?\p{L}+"),
+    (r"[^\s\p{L}\p{N}]++[\r\n]*", r"[^\s\p{L}\p{N}]+[\r\n]*"),
+];
+
+/// The pattern without possessive repetition; `None` when that may change it. What is written `?+` means something else to
+/// a regular expression that knows no such repetition.
+fn plain_repetition(pattern: &str) -> Option<String> {
+    let plain = POSSESSIVE.iter().fold(pattern.to_owned(), |text, (from, to)| text.replace(from, to));
+    let possessive = ["?+", "*+", "++", "}+"];
+    // `\p{L}+` is a class that is repeated.
+    let rest = ["L", "M", "N", "P", "S", "Lu", "Ll", "Lt", "Lm", "Lo", "Han"]
+        .iter()
+        .fold(plain.clone(), |text, class| text.replace(&format!("\\p{{{class}}}+"), ""));
+    (!possessive.iter().any(|mark| rest.contains(mark))).then_some(plain)
+}
+
+/// Whether a pattern neither looks around nor refers back, so that it is searched for in linear time.
+pub(crate) fn is_regular(pattern: &str) -> bool {
+    plain_repetition(pattern).is_some_and(|pattern| Regex::new(&pattern).is_ok())
 }
 
 impl PreTokenizer {
-    /// Looks `name` up in the table.
-    pub(crate) fn named(name: &str) -> Result<Self, TokenizerError> {
-        let family = lookup(name).ok_or_else(|| TokenizerError::UnknownPreTokenizer(name.to_owned()))?;
+    /// The rules of `family`, which `name` names.
+    pub(crate) fn new(family: &Family, name: &str) -> Result<Self, TokenizerError> {
         let stages = family.stages.iter().map(|stage| {
-            compile(stage.pattern, stage.space_runs).ok_or_else(|| {
-                TokenizerError::BadVocab(format!("pattern of pre-tokenizer `{name}` does not compile"))
+            Stage::new(stage.patterns, stage.rule).ok_or_else(|| {
+                TokenizerError::BadVocab(format!("a pattern of pre-tokenizer `{name}` does not compile"))
             })
         });
         let stages = stages.collect::<Result<_, TokenizerError>>()?;
-        let Family { whole_tokens, nfc, add_bos, .. } = family;
-        Ok(Self { stages, whole_tokens, nfc, add_bos })
+        Ok(Self { stages, whole_tokens: family.whole_tokens, nfc: family.nfc, prefix_space: false })
     }
 
     /// The passes a `tokenizer.json` lists. `None` when a pattern looks around in another way than at the end of runs
     /// of white space.
-    pub(crate) fn from_patterns<'p>(
-        patterns: impl IntoIterator<Item = Cow<'p, str>>,
+    pub(crate) fn from_json<'p>(
+        stages: impl IntoIterator<Item = JsonStage<'p>>,
         whole_tokens: bool,
         nfc: bool,
+        prefix_space: bool,
     ) -> Option<Self> {
-        let stages = patterns.into_iter().map(|pattern| {
+        let stages = stages.into_iter().map(|JsonStage { pattern, drop_between }| {
             let words = [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)"].iter().find_map(|tail| pattern.strip_suffix(tail));
-            compile(words.unwrap_or(&pattern), words.is_some())
+            let rule = if words.is_some() { Rule::SpaceRuns } else { Rule::Plain };
+            let stage = Stage::new(&[&plain_repetition(words.unwrap_or(&pattern))?], rule)?;
+            Some(Stage { drop_between, ..stage })
         });
-        Some(Self { stages: stages.collect::<Option<_>>()?, whole_tokens, nfc, add_bos: false })
+        Some(Self { stages: stages.collect::<Option<_>>()?, whole_tokens, nfc, prefix_space })
     }
 
     pub(crate) fn whole_tokens(&self) -> bool {
         self.whole_tokens
-    }
-
-    pub(crate) fn add_bos(&self) -> bool {
-        self.add_bos
     }
 
     /// The text in the form the vocabulary was trained on.
@@ -164,53 +114,109 @@ impl PreTokenizer {
         }
     }
 
-    /// Calls `piece` with the pieces of `text` in order. Together they are `text`; none is empty.
+    /// Calls `piece` with the pieces of `text` in order; none is empty. Together they are `text`, but for a space in front
+    /// and for what a `tokenizer.json` says to drop.
     pub(crate) fn split<E>(&self, text: &str, piece: &mut dyn FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+        if self.prefix_space && !text.is_empty() && !text.starts_with(' ') {
+            return split_from(&self.stages, &format!(" {text}"), piece);
+        }
         split_from(&self.stages, text, piece)
     }
 }
 
-fn compile(pattern: &str, space_runs: bool) -> Option<(Regex, bool)> {
-    let patterns: &[&str] = if space_runs { &[pattern, r"\s+"] } else { &[pattern] };
-    Some((Regex::new_many(patterns).ok()?, space_runs))
-}
-
 fn split_from<E>(
-    stages: &[(Regex, bool)],
+    stages: &[Stage],
     text: &str,
     piece: &mut dyn FnMut(&str) -> Result<(), E>,
 ) -> Result<(), E> {
-    let Some(((regex, space_runs), rest)) = stages.split_first() else {
+    let Some((stage, rest)) = stages.split_first() else {
         return if text.is_empty() { Ok(()) } else { piece(text) };
     };
     let mut done = 0;
     let mut input = regex_automata::Input::new(text);
-    while let Some(found) = regex.search(&input) {
-        let mut end = found.end();
-        if *space_runs && found.pattern().as_usize() == 1 && end < text.len() {
-            // The run is followed by a word: leave it the last character, unless that is all there is.
-            let last = text[found.range()].chars().next_back().map_or(0, char::len_utf8);
-            if found.len() > last {
-                end -= last;
+    while let Some(found) = stage.regex.search(&input) {
+        let (start, mut end) = (found.start(), found.end());
+        let special = found.pattern().as_usize() == stage.special;
+        let run = &text[start..end];
+        if stage.rule == Rule::Thousands && !special {
+            // Digits that are left to the next pass, and the first character behind them.
+            input.set_start(end - run.chars().next_back().map_or(0, char::len_utf8));
+            continue;
+        }
+        if start > done && !stage.drop_between {
+            split_from(rest, &text[done..start], piece)?;
+        }
+        match stage.rule {
+            Rule::SpaceRuns | Rule::SpacePowers if special => {
+                let last = run.chars().next_back().map_or(0, char::len_utf8);
+                if end < text.len() && run.len() > last {
+                    // A word follows: leave it the last character, unless that is all there is.
+                    end -= last;
+                }
+                if stage.rule == Rule::SpacePowers {
+                    split_powers(rest, &text[start..end], piece)?;
+                } else {
+                    split_from(rest, &text[start..end], piece)?;
+                }
             }
+            Rule::Thousands => {
+                let mut at = 0;
+                let mut left = run.chars().count();
+                for (index, c) in run.char_indices() {
+                    if index > at && left % 3 == 0 {
+                        split_from(rest, &run[at..index], piece)?;
+                        at = index;
+                    }
+                    left -= 1;
+                    debug_assert!(c.is_numeric());
+                }
+                split_from(rest, &run[at..], piece)?;
+            }
+            _ => split_from(rest, run, piece)?,
         }
-        if found.start() > done {
-            split_from(rest, &text[done..found.start()], piece)?;
-        }
-        split_from(rest, &text[found.start()..end], piece)?;
         done = end;
-        input.set_start(end);
+        // No published pattern matches nothing; one that does must not stand still.
+        let next = if end > start { end } else { end + text[end..].chars().next().map_or(1, char::len_utf8) };
+        if next > text.len() {
+            break;
+        }
+        input.set_start(next);
     }
-    split_from(rest, &text[done..], piece)
+    if stage.drop_between { Ok(()) } else { split_from(rest, &text[done..], piece) }
+}
+
+/// Pieces of as many characters as the highest power of two that is left.
+fn split_powers<E>(
+    rest: &[Stage],
+    run: &str,
+    piece: &mut dyn FnMut(&str) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut left = run.chars().count();
+    let mut run = run;
+    while left > 0 {
+        let take = (1 << left.ilog2()).min(LARGEST_POWER);
+        let end = run.char_indices().nth(take).map_or(run.len(), |(at, _)| at);
+        split_from(rest, &run[..end], piece)?;
+        run = &run[end..];
+        left -= take;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families;
+    use std::sync::LazyLock;
+
+    static ALL: LazyLock<Vec<(&str, PreTokenizer)>> = LazyLock::new(|| {
+        let new = |name| (name, PreTokenizer::new(families::named(name).unwrap(), name).unwrap());
+        families::names().map(new).collect()
+    });
 
     fn pieces(name: &str, text: &str) -> Vec<String> {
         let mut out = Vec::new();
-        let pre = PreTokenizer::named(name).unwrap();
+        let pre = &ALL.iter().find(|(known, _)| *known == name).unwrap().1;
         pre.split::<()>(text, &mut |piece| {
             out.push(piece.to_owned());
             Ok(())
@@ -245,18 +251,66 @@ mod tests {
 
     #[test]
     fn unknown_name_is_an_error() {
-        let error = PreTokenizer::named("no-such").err().unwrap();
-        assert!(error.to_string().contains("no-such"));
+        let error = families::named("no-such").err().unwrap().to_string();
+        assert!(error.contains("no-such") && error.contains("qwen2, deepseek-r1-qwen"), "{error}");
     }
 
     #[test]
-    fn pieces_are_the_text() {
-        let text = "Mixed 123 ½ ²³\r\n\t  日本語 don't — 🙂🙂 \u{85}x\u{a0}\u{a0}y  ";
-        for name in ["default", "gpt-2", "smollm", "llama3", "qwen2", "qwen35", "falcon", "deepseek-coder"] {
-            assert_eq!(pieces(name, text).concat(), text, "{name}");
-        }
-        for name in ["deepseek-v3", "tekken", "gpt-4o"] {
-            assert_eq!(pieces(name, text).concat(), text, "{name}");
+    fn white_space_in_powers_of_two() {
+        let lengths = |text: &str| pieces("jais-2", text).iter().map(String::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&(" ".repeat(1031) + "x")), [512, 512, 4, 2, 2]);
+        assert_eq!(lengths(&" ".repeat(7)), [4, 2, 1]);
+        assert_eq!(pieces("jais-2", "a   \n b"), ["a", "   \n", " b"]);
+    }
+
+    #[test]
+    fn digits_in_threes_from_the_right() {
+        assert_eq!(pieces("superbpe", "a1234567b٣٤٥٦"), ["a", "1", "234", "567", "b", "٣", "٤٥٦"]);
+        assert_eq!(pieces("afmoe", "1234567 12 123"), ["1", "234", "567", " ", "12", " ", "123"]);
+        // Behind the digits a word goes on: no threes, and the next pass splits from the left.
+        assert_eq!(pieces("tiny_aya", "1234 1234x 12345."), ["1", "234", " ", "123", "4", "x", " ", "12", "345", "."]);
+    }
+
+    #[test]
+    fn other_families() {
+        assert_eq!(pieces("exaone-moe", "one two  three"), ["one two", " ", " three"]);
+        assert_eq!(pieces("ufakzeka", "Ankara'da it's"), ["Ankara", "'da", " it", "'s"]);
+        assert_eq!(pieces("ufakzeka", "'sabah"), ["'sabah"]);
+        assert_eq!(pieces("qwen2", "'sabah"), ["'s", "abah"]);
+        assert_eq!(pieces("kimi-k2", "漢字kana don't"), ["漢字", "kana", " don't"]);
+        assert_eq!(pieces("laguna", "a \n\nb"), ["a", " ", "\n\n", "b"]);
+        assert_eq!(pieces("qwen2", "a \n\nb"), ["a", " \n\n", "b"]);
+        assert_eq!(pieces("chameleon", "IMGIMGABZ  x"), ["IMGIMGABZ", "  ", "x"]);
+        assert_eq!(pieces("bloom", "a, b(c"), ["a", ",", " b", "(", "c"]);
+        assert_eq!(pieces("viking", "a12"), ["a", "1", "2"]);
+        assert_eq!(pieces("deepseek-llm", "x 12  "), ["x", " ", "12", "  "]);
+        assert_eq!(pieces("minicpm5", "1234x"), ["123", "4", "x"]);
+        assert_eq!(pieces("bailingmoe", "a\n\n x"), ["a", "\n\n", " x"]);
+        assert_eq!(pieces("spark2_5", "a!\n\n"), ["a", "!", "\n", "\n"]);
+        assert_eq!(pieces("youtu", "안녕abc"), ["안녕", "abc"]);
+    }
+
+    #[test]
+    fn possessive_repetition() {
+        let stage = |pattern: &'static str| {
+            let stage = JsonStage { pattern: pattern.into(), drop_between: false };
+            PreTokenizer::from_json([stage], false, false, false)
+        };
+        let pattern = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+        let mut out = Vec::new();
+        let text = "  --a \n";
+        let pre = stage(pattern).unwrap();
+        pre.split::<()>(text, &mut |piece| Ok(out.push(piece.to_owned()))).unwrap();
+        assert_eq!(out, [" ", " --", "a", " \n"]);
+        assert!(stage("a?+b").is_none() && stage("(?>a)b").is_none() && stage("a(?=b)").is_none());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_are_the_text(text in "(\\PC|[ \t\r\n]|'s|[0-9]{1,5}|[a-zA-Z ]{1,4}|  |漢|\u{301}|\u{2028}){0,40}") {
+            for name in families::names() {
+                proptest::prop_assert_eq!(pieces(name, &text).concat(), text.as_str(), "{}", name);
+            }
         }
     }
 }

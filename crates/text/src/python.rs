@@ -131,6 +131,37 @@ fn number(value: &Number) -> String {
     format!("{mantissa}e{sign}{:02}", power.abs())
 }
 
+/// Jinja2's `indent`: `by` before each line but the first, which gets it where `first` is set; empty lines where `blank` is.
+pub(crate) fn indent(text: &str, by: &str, first: bool, blank: bool) -> String {
+    let mut out = String::with_capacity(text.len() + by.len());
+    for (index, line) in lines(text).enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        if if index == 0 { first } else { blank || !line.is_empty() } {
+            out.push_str(by);
+        }
+        out.push_str(line);
+    }
+    out
+}
+
+/// The lines of a text as Python's `splitlines` finds them, but that one which ends in a line break has an empty last line.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let ends = |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some((at, c)) = text.char_indices().find(|&(_, c)| ends(c)) else {
+            rest = None;
+            return Some(text);
+        };
+        let end = if text[at..].starts_with("\r\n") { at + 2 } else { at + c.len_utf8() };
+        rest = Some(&text[end..]);
+        Some(&text[..at])
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +192,15 @@ mod tests {
         assert_eq!(dumps(&value, &style), "{\n  \"a\": 2,\n  \"b\": [\n    1,\n    {}\n  ]\n}");
         let style = Style { separators: Some((",".into(), ":".into())), ..Style::default() };
         assert_eq!(dumps(&value, &style), r#"{"b":[1,{}],"a":2}"#);
+    }
+
+    // The expected strings are what Jinja2 gives.
+    #[test]
+    fn indented() {
+        assert_eq!(indent("{\n", "    ", true, false), "    {\n");
+        assert_eq!(indent("a\n\nb", "  ", false, false), "a\n\n  b");
+        assert_eq!(indent("a\n\nb\n", "  ", true, true), "  a\n  \n  b\n  ");
+        assert_eq!(indent("a\r\nb\u{2028}c", "-", false, false), "a\n-b\n-c");
+        assert_eq!(indent("", "-", true, false), "-");
     }
 }

@@ -3,14 +3,14 @@
 use crate::python::{self, Style};
 use crate::{DateTime, TemplateError};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{Environment, Error, ErrorKind, Value as Jinja};
+use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
 
 /// Work a template may do by default: about as many instructions, or 64 bytes of data each.
-const FUEL: u64 = 4_000_000;
+const FUEL: u64 = 2_000_000;
 /// Bytes a template may write by default.
 const MAX_BYTES: usize = 64 << 20;
 
@@ -70,8 +70,7 @@ pub struct RenderOptions {
 
 /// A parsed chat template.
 ///
-/// Known differences from Jinja2: the `%` operator does not format strings (an error says so), and joining a list to
-/// itself over and over is not charged against the work limit until the list is walked.
+/// COMPATIBILITY.md lists the differences from Jinja2. Rendering has a thread of its own, for the sake of its stack.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -80,6 +79,40 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "chat template";
+
+/// Stack that every rendering has, in bytes.
+const STACK: usize = 4 << 20;
+/// Stack for each unit of work: values may lie in each other as deep as a template has steps to build them, and the engine
+/// walks and drops them recursively. A level takes 8 units and at most 1.1 KiB, as measured.
+const STACK_PER_FUEL: usize = 160;
+
+/// Longest source that is parsed, in bytes; real ones have up to 50 000.
+const MAX_SOURCE: usize = 1 << 19;
+/// Stack for each byte of a source: chains of operators make trees as deep as the source is long.
+const STACK_PER_BYTE: usize = 2 << 10;
+
+/// Runs `work` on a stack of so many bytes, of which what is never touched costs nothing.
+#[cfg(not(target_arch = "wasm32"))]
+fn on_deep_stack<T: Send>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, TemplateError> + Send,
+) -> Result<T, TemplateError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(NAME.to_owned()).stack_size(bytes);
+        let thread = thread.spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| TemplateError::Render(format!("there is no stack for it: {e}")))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// There is one stack, and one thread.
+#[cfg(target_arch = "wasm32")]
+fn on_deep_stack<T>(
+    _bytes: usize,
+    work: impl FnOnce() -> Result<T, TemplateError>,
+) -> Result<T, TemplateError> {
+    work()
+}
 
 impl ChatTemplate {
     /// Parses a template.
@@ -91,12 +124,25 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         environment.set_syntax(syntax.map_err(|e| TemplateError::Syntax(e.to_string()))?);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(|state, value, name, args| {
+            // These methods walk lists without being charged for it.
+            if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+                state.consume_fuel(value.len().unwrap_or_default() as u64)?;
+            }
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+        });
         environment.add_filter("tojson", to_json);
+        environment.add_filter("indent", indent);
+        environment.add_test("iterable", is_iterable);
+        environment.add_test("sequence", is_sequence);
         environment.add_function("raise_exception", raise_exception);
-        environment
-            .add_template_owned(NAME, replace_generation_tags(source))
-            .map_err(|e| TemplateError::Syntax(describe(&e)))?;
+        if source.len() > MAX_SOURCE {
+            return Err(TemplateError::Syntax(format!("it is longer than {MAX_SOURCE} bytes")));
+        }
+        let source = replace_generation_tags(source);
+        on_deep_stack(STACK + source.len() * STACK_PER_BYTE, || {
+            environment.add_template_owned(NAME, source).map_err(|e| TemplateError::Syntax(describe(&e)))
+        })?;
         Ok(Self { environment, fuel: FUEL, max_bytes: MAX_BYTES })
     }
 
@@ -118,15 +164,36 @@ impl ChatTemplate {
 
     /// Renders a conversation.
     ///
+    /// Templates differ in what they take: the arguments of calls as objects, as Hugging Face has them, or as text, as OpenAI
+    /// has them; nothing beside calls as `none` or as an empty text. A template that fails on the first form is given the
+    /// others, in the order of [`Form::ALL`]; what is not in the conversation makes no difference.
+    ///
     /// # Errors
     /// When the template refuses the conversation, fails, or passes a limit.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TemplateError> {
+        let mut first = None;
+        let mut tried: Vec<Vec<Value>> = Vec::new();
+        for form in Form::ALL {
+            let messages = messages.iter().map(|message| form.apply(message));
+            let messages = messages.collect::<Result<Vec<Value>, TemplateError>>()?;
+            if tried.contains(&messages) {
+                continue;
+            }
+            match self.render_values(messages.clone(), options) {
+                Err(error @ TemplateError::Render(_)) => first = first.or(Some(error)),
+                ended => return ended,
+            }
+            tried.push(messages);
+        }
+        Err(first.unwrap_or(TemplateError::Missing))
+    }
+
+    fn render_values(&self, messages: Vec<Value>, options: &RenderOptions) -> Result<String, TemplateError> {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(self.fuel));
         let now = options.now;
         environment.add_function("strftime_now", move |format: &str| strftime_now(now, format));
 
-        let messages = messages.iter().map(message_value).collect::<Result<Vec<Value>, TemplateError>>()?;
         let mut context = Map::new();
         context.insert("messages".into(), Value::Array(messages));
         context.insert("tools".into(), options.tools.clone().unwrap_or(Value::Null));
@@ -139,13 +206,17 @@ impl ChatTemplate {
         }
         context.extend(options.extra.clone());
 
-        let template = environment.get_template(NAME).map_err(|e| TemplateError::Render(describe(&e)))?;
         let mut out = Bounded { bytes: Vec::new(), limit: self.max_bytes, passed: false };
-        let rendered = template.render_captured_to(Serde(context), &mut out);
+        let stack = STACK + usize::try_from(self.fuel).unwrap_or(usize::MAX).saturating_mul(STACK_PER_FUEL);
+        let rendered = on_deep_stack(stack, || {
+            let template = environment.get_template(NAME).map_err(|e| TemplateError::Render(describe(&e)))?;
+            template.render_captured_to(Serde(context), &mut out).map_err(|e| self.error(&e))?;
+            Ok(())
+        });
         if out.passed {
             return Err(TemplateError::TooLarge { limit: self.max_bytes });
         }
-        rendered.map_err(|e| self.error(&e))?;
+        rendered?;
         String::from_utf8(out.bytes).map_err(|e| TemplateError::Render(e.to_string()))
     }
 
@@ -191,6 +262,42 @@ impl io::Write for Bounded {
 #[error("{0}")]
 struct Raised(String);
 
+/// `indent` as Jinja2 has it, which keeps a line break at the end.
+fn indent(
+    text: String,
+    width: Option<Jinja>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    args: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(args.get("width")?);
+    let (first, blank) = (first.or(args.get("first")?), blank.or(args.get("blank")?));
+    args.assert_all_used()?;
+    let by = match &width {
+        None => " ".repeat(4),
+        Some(width) => match width.as_str() {
+            Some(by) => by.to_owned(),
+            None => " ".repeat(usize::try_from(width.clone())?.min(MAX_INDENT)),
+        },
+    };
+    // The engine charges for the text when it is there; each line may become longer by as much.
+    let breaks = text.chars().filter(|c| c.is_control() || c.is_whitespace()).count();
+    if breaks.saturating_mul(by.len()) > MAX_BYTES {
+        return Err(ErrorKind::OutOfFuel.into());
+    }
+    Ok(python::indent(&text, &by, first.unwrap_or(false), blank.unwrap_or(false)))
+}
+
+/// Whether Python would iterate over it; `none` it would not.
+fn is_iterable(value: &Jinja) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// Whether it has a length and items; in Python, texts and mappings do.
+fn is_sequence(value: &Jinja) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map) || value.is_undefined()
+}
+
 fn raise_exception(message: String) -> Result<Jinja, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
@@ -203,11 +310,11 @@ fn strftime_now(now: Option<DateTime>, format: &str) -> Result<String, Error> {
 }
 
 /// `tojson` as Hugging Face defines it for chat templates: Python's `json.dumps` without escaping for HTML.
-fn to_json(value: &Jinja, args: Kwargs) -> Result<Jinja, Error> {
+fn to_json(state: &State<'_, '_>, value: &Jinja, args: Kwargs) -> Result<Jinja, Error> {
     let indent = match args.get::<Option<Jinja>>("indent")? {
         Some(indent) if !indent.is_none() => Some(match indent.as_str() {
             Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(indent)?.min(64)),
+            None => " ".repeat(usize::try_from(indent)?.min(MAX_INDENT)),
         }),
         _ => None,
     };
@@ -222,25 +329,89 @@ fn to_json(value: &Jinja, args: Kwargs) -> Result<Jinja, Error> {
         sort_keys: args.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     args.assert_all_used()?;
-    let value = serde_json::to_value(value).map_err(|e| {
-        Error::new(ErrorKind::BadSerialization, "tojson: the value is not JSON").with_source(e)
-    })?;
+    let value = plain(state, value, DEEPEST)?;
     Ok(Jinja::from(python::dumps(&value, &style)))
 }
 
-/// The message as the template sees it.
-fn message_value(message: &Message) -> Result<Value, TemplateError> {
-    let mut value = serde_json::to_value(message).map_err(|e| TemplateError::Render(e.to_string()))?;
-    for call in value["tool_calls"].as_array_mut().into_iter().flatten() {
-        let function = if call["function"].is_object() { &mut call["function"] } else { call };
-        let Some(text) = function.get("arguments").and_then(Value::as_str) else {
-            continue;
-        };
-        if let Ok(parsed @ Value::Object(_)) = serde_json::from_str(text) {
-            function["arguments"] = parsed;
+/// The most spaces that something is indented by; no template has a use for more.
+const MAX_INDENT: usize = 64;
+
+/// How deep lists and mappings may lie in each other where a function here follows them.
+const DEEPEST: usize = 100;
+/// Bytes of a text that cost as much as a step.
+const BYTES_PER_FUEL: u64 = 64;
+
+/// The value as JSON has it, for as long as there is fuel: a list that was joined to itself a few times is longer than any
+/// memory, and small until something walks it.
+fn plain(state: &State<'_, '_>, value: &Jinja, depth: usize) -> Result<Value, Error> {
+    let not_json = |what: String| Error::new(ErrorKind::BadSerialization, format!("tojson: {what} is not JSON"));
+    let length = value.as_str().map_or(0, str::len) as u64;
+    state.consume_fuel(1 + length / BYTES_PER_FUEL)?;
+    let depth = depth.checked_sub(1).ok_or_else(|| not_json("something as deep as this".to_owned()))?;
+    Ok(match value.kind() {
+        ValueKind::None => Value::Null,
+        ValueKind::Undefined => return Err(not_json("an undefined value".to_owned())),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?.map(|item| plain(state, &item, depth));
+            Value::Array(items.collect::<Result<_, _>>()?)
         }
+        ValueKind::Map => {
+            let mut map = Map::new();
+            for key in value.try_iter()? {
+                let item = plain(state, &value.get_item(&key)?, depth)?;
+                map.insert(key_of(state, &key)?, item);
+            }
+            Value::Object(map)
+        }
+        _ => serde_json::to_value(value).map_err(|e| not_json(value.kind().to_string()).with_source(e))?,
+    })
+}
+
+/// A key as Python writes it.
+fn key_of(state: &State<'_, '_>, key: &Jinja) -> Result<String, Error> {
+    Ok(match key.as_str() {
+        Some(text) => text.to_owned(),
+        None => python::dumps(&plain(state, key, 1)?, &Style::default()),
+    })
+}
+
+/// What a template takes where conversations can be written in several ways.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Arguments of calls are objects, rather than text of JSON.
+    objects: bool,
+    /// Where a message says nothing there is `none`, rather than an empty text.
+    none: bool,
+}
+
+impl Form {
+    const ALL: [Self; 4] = [
+        Self { objects: true, none: true },
+        Self { objects: true, none: false },
+        Self { objects: false, none: true },
+        Self { objects: false, none: false },
+    ];
+
+    /// The message as the template sees it.
+    fn apply(self, message: &Message) -> Result<Value, TemplateError> {
+        let mut value = serde_json::to_value(message).map_err(|e| TemplateError::Render(e.to_string()))?;
+        for call in value.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+            let function =
+                if call.get("function").is_some_and(Value::is_object) { &mut call["function"] } else { call };
+            let Some(arguments) = function.get_mut("arguments") else { continue };
+            if let (true, Value::String(text)) = (self.objects, &*arguments) {
+                if let Ok(parsed @ Value::Object(_)) = serde_json::from_str(text) {
+                    *arguments = parsed;
+                }
+            } else if !self.objects && arguments.is_object() {
+                *arguments = python::dumps(arguments, &Style::default()).into();
+            }
+        }
+        if !self.none && message.content == Content::None {
+            value["content"] = "".into();
+        }
+        Ok(value)
     }
-    Ok(value)
 }
 
 /// `{% generation %}` marks what the assistant wrote, for training. Here it is a block that always applies, which keeps

@@ -5,7 +5,9 @@ use crate::bpe::Bpe;
 use crate::detokenize::Detokenizer;
 use crate::json::JsonModel;
 use crate::merge::MAX_BYTES;
+use crate::rwkv::Rwkv;
 use crate::spm::Spm;
+use crate::unigram::Unigram;
 use crate::vocab::{Kind, Matcher, Part, Vocab};
 use std::borrow::Cow;
 
@@ -101,6 +103,8 @@ impl SpecialTokens {
 pub(crate) enum Model {
     Bpe(Box<Bpe>),
     Spm(Box<Spm>),
+    Unigram(Box<Unigram>),
+    Rwkv(Box<Rwkv>),
     Json(Box<JsonModel>),
 }
 
@@ -126,10 +130,28 @@ pub(crate) struct Parts {
 /// Text to token ids and back. Made by [`Tokenizer::from_gguf`] or [`Tokenizer::from_json`].
 pub struct Tokenizer {
     parts: Parts,
-    /// Matches special and added tokens in text.
-    all: Option<Matcher>,
-    /// Matches added tokens that are not special.
-    user: Option<Matcher>,
+    /// Match special and added tokens in text.
+    all: Matchers,
+    /// Match added tokens that are not special.
+    user: Matchers,
+}
+
+/// Finds tokens in the text as it is given, and what is left in the normalised text.
+#[derive(Default)]
+struct Matchers {
+    given: Option<Matcher>,
+    normalized: Option<Matcher>,
+}
+
+impl Matchers {
+    fn new(vocab: &Vocab, kinds: &[Kind], model: &Model) -> Result<Self, TokenizerError> {
+        let normalize = |text: &str| match model {
+            Model::Bpe(model) => model.normalize(text).into_owned(),
+            _ => text.to_owned(),
+        };
+        let matcher = |normalize| Matcher::new(vocab, kinds, normalize);
+        Ok(Self { given: matcher(None)?, normalized: matcher(Some(&normalize))? })
+    }
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -137,6 +159,8 @@ impl std::fmt::Debug for Tokenizer {
         let model = match self.parts.model {
             Model::Bpe(_) => "byte-level BPE",
             Model::Spm(_) => "SentencePiece BPE",
+            Model::Unigram(_) => "SentencePiece unigram",
+            Model::Rwkv(_) => "RWKV",
             Model::Json(_) => "tokenizer.json",
         };
         f.debug_struct("Tokenizer")
@@ -149,13 +173,13 @@ impl std::fmt::Debug for Tokenizer {
 
 impl Tokenizer {
     pub(crate) fn from_parts(parts: Parts) -> Result<Self, TokenizerError> {
-        // tokenizer.json finds its own added tokens: they may carry rules about the white space around them.
+        // The `tokenizers` crate finds its own.
         let (all, user) = match parts.model {
-            Model::Json(_) => (None, None),
-            _ => (
-                Matcher::new(&parts.vocab, &[Kind::Control, Kind::Unknown, Kind::UserDefined])?,
-                Matcher::new(&parts.vocab, &[Kind::UserDefined])?,
-            ),
+            Model::Json(_) => Default::default(),
+            _ => {
+                let matchers = |kinds: &[Kind]| Matchers::new(&parts.vocab, kinds, &parts.model);
+                (matchers(&[Kind::Control, Kind::Unknown, Kind::UserDefined])?, matchers(&[Kind::UserDefined])?)
+            }
         };
         Ok(Self { parts, all, user })
     }
@@ -188,6 +212,7 @@ impl Tokenizer {
         if let Model::Json(model) = &self.parts.model {
             return model.encode(text, options, ids);
         }
+        let matchers = if options.parse_special { &self.all } else { &self.user };
         let mut first = true;
         let mut part = |part: Part<'_>| {
             match part {
@@ -195,15 +220,25 @@ impl Tokenizer {
                 Part::Text(text) => match &self.parts.model {
                     Model::Bpe(model) => model.encode(text, ids)?,
                     Model::Spm(model) => model.encode(text, first, ids)?,
+                    Model::Unigram(model) => model.encode(text, ids)?,
+                    Model::Rwkv(model) => model.encode(text, ids)?,
                     Model::Json(model) => model.encode(text, options, ids)?,
                 },
             }
             first = matches!(part, Part::Token(_));
             Ok(())
         };
-        match if options.parse_special { &self.all } else { &self.user } {
-            Some(matcher) => matcher.split(text, part),
-            None => part(Part::Text(text)),
+        let mut rest = |found: Part<'_>| match (&found, &matchers.normalized, &self.parts.model) {
+            (Part::Text(text), Some(matcher), Model::Bpe(model)) => {
+                matcher.split(&model.normalize(text), &mut part)
+            }
+            (Part::Text(text), Some(matcher), _) => matcher.split(text, &mut part),
+            _ => part(found),
+        };
+        match &matchers.given {
+            Some(matcher) => matcher.split(text, rest),
+            None if text.is_empty() => Ok(()),
+            None => rest(Part::Text(text)),
         }
     }
 

@@ -81,6 +81,99 @@ fn work_memory_and_output_are_limited() {
     assert_eq!(template.render(&user("0123456789a"), &options), Err(TemplateError::TooLarge { limit: 10 }));
 }
 
+/// A list that is joined to itself stays small until something walks it: whatever walks it must be stopped.
+#[test]
+fn whatever_walks_a_long_list_is_limited() {
+    let walks = [
+        "{{ ns.x | tojson }}",
+        "{{ ns.x | tojson(indent=2) }}",
+        "{{ {'a': [ns.x]} | tojson }}",
+        "{{ ns.x }}",
+        "{{ ns.x | string }}",
+        "{{ ns.x ~ '' }}",
+        "{{ ns.x | list | length }}",
+        "{{ ns.x | join }}",
+        "{{ ns.x | sort | length }}",
+        "{{ ns.x | unique | length }}",
+        "{{ ns.x | reverse | length }}",
+        "{{ ns.x | map('upper') | list | length }}",
+        "{{ ns.x | select | list | length }}",
+        "{{ ns.x | batch(2) | list | length }}",
+        "{{ ns.x | sum }}",
+        "{{ ns.x | min }}",
+        "{{ 'zz' in ns.x }}",
+        "{{ ns.x == ns.x + [] }}",
+        "{{ ns.x[::2] | length }}",
+        "{{ ns.x | last }}",
+        "{{ ns.x.count('a') }}",
+        "{{ ns.x.index('b') }}",
+        "{{ ns.x | pprint }}",
+        "{% for a in ns.x %}{% endfor %}",
+        "{% set a = ns.x | groupby('length') %}{{ a }}",
+    ];
+    for walk in walks {
+        let source = format!(
+            "{{% set ns = namespace(x=['a','c','d','e']) %}}{{% for a in range(20) %}}{{% set ns.x = ns.x + ns.x %}}{{% endfor %}}{walk}"
+        );
+        let template = ChatTemplate::new(&source).unwrap().with_limits(100_000, 1 << 20);
+        let result = template.render(&user("x"), &RenderOptions::default());
+        // Some need not walk it at all.
+        if let Err(error) = result {
+            let limited = matches!(error, TemplateError::OutOfFuel { .. } | TemplateError::TooLarge { .. });
+            assert!(limited || walk.contains("index") || walk.contains("sum"), "{walk}: {error}");
+        }
+    }
+}
+
+/// Lists and mappings that lie in each other without end: following them must not take the whole stack.
+#[test]
+fn deep_values_are_limited() {
+    for nested in ["[ns.x]", "{'a': ns.x}", "[ns.x] + []", "(ns.x,)", "ns.x | batch(1)"] {
+        for walk in ["", "{{ ns.x | tojson }}", "{{ ns.x }}", "{{ ns.x == [ns.x] }}", "{{ ns.x | string }}", "{{ ns.x | sort }}"] {
+            let source = format!(
+                "{{% set ns = namespace(x=[]) %}}{{% for a in range(9999) %}}{{% for b in range(20) %}}{{% set ns.x = {nested} %}}{{% endfor %}}{{% endfor %}}{walk}"
+            );
+            // Whatever it ends in, it ends.
+            let _text = ChatTemplate::new(&source).unwrap().render(&user("x"), &RenderOptions::default());
+        }
+    }
+}
+
+#[test]
+fn deep_sources_end() {
+    for (open, close) in [("(", ")"), ("[", "]"), ("{'a':", "}"), ("not ", ""), ("-", ""), ("f(", ")"), ("x if ", "")] {
+        let _ends = ChatTemplate::new(&format!("{{{{ {}1{} }}}}", open.repeat(4_000), close.repeat(4_000)));
+    }
+    let _ends = ChatTemplate::new(&("{% if 1 %}".repeat(4_000) + &"{% endif %}".repeat(4_000)));
+    for chain in ["|trim", ".a", "[0]", " ~ 1", " + 1", " and 1", "()"] {
+        let template = ChatTemplate::new(&format!("{{{{ x{} }}}}", chain.repeat(4_000)));
+        let _ends = template.map(|template| template.render(&user("x"), &RenderOptions::default()));
+    }
+    let Err(TemplateError::Syntax(long)) = ChatTemplate::new(&"x".repeat(1 << 20)) else { panic!("parsed") };
+    assert!(long.contains("longer than 524288 bytes"), "{long}");
+}
+
+/// Templates that want arguments as text, and those that want no `none`.
+#[test]
+fn templates_get_the_form_they_take() {
+    let calls = json!([{"type": "function", "function": {"name": "f", "arguments": {"a": [1, 2]}}}]);
+    let message =
+        Message { tool_calls: Some(calls), content: Content::None, ..Message::new("assistant", "") };
+    let call = "{% set c = messages[0].tool_calls[0].function %}";
+    let cases = [
+        ("{{ '<' + c.arguments + '>' }}", r#"<{"a": [1, 2]}>"#),
+        ("{{ c.arguments.a | length }}", "2"),
+        ("{{ messages[0].content is none }}", "True"),
+        ("{{ messages[0].content + '!' }}", "!"),
+        ("{{ messages[0].content + '!' + c.arguments }}", r#"!{"a": [1, 2]}"#),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(render(&format!("{call}{body}"), &[message.clone()]).unwrap(), expected, "{body}");
+    }
+    let Err(TemplateError::Render(first)) = render("{{ messages[0].content + 1 }}", &[message]) else { panic!() };
+    assert!(first.contains("none"), "the first error tells: {first}");
+}
+
 #[test]
 fn a_long_conversation_is_well_within_the_limits() {
     let template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}";

@@ -25,16 +25,17 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-fn check(name: &str, tokenizer: &Tokenizer, expected: &Value, decode: bool) {
+/// Checks the samples that `said` accepts.
+fn check(name: &str, tokenizer: &Tokenizer, expected: &Value, said: impl Fn(&str) -> bool) {
     for sample in expected["samples"].as_array().unwrap() {
         let text = sample["text"].as_str().unwrap();
+        if !said(text) {
+            continue;
+        }
         let encode =
             |add_special| tokenizer.encode(text, EncodeOptions { add_special, parse_special: true }).unwrap();
         assert_eq!(encode(false), ids(&sample["ids"]), "{name}: {text:?}");
         assert_eq!(encode(true), ids(&sample["ids_with_special"]), "{name}: {text:?} with special tokens");
-        if !decode {
-            continue;
-        }
         let decoded = sample["decoded"].as_str().unwrap();
         assert_eq!(tokenizer.decode(&encode(false), false), decoded, "{name}: decoding {text:?}");
         let mut stream = Detokenizer::new(tokenizer, false);
@@ -67,7 +68,7 @@ fn tokenizer_json() {
     let mut seen = 0;
     for case in cases(&goldens()) {
         if let Some(expected) = expected(&case) {
-            check(&case, &json_tokenizer(&goldens().join(&case)), &expected, true);
+            check(&case, &json_tokenizer(&goldens().join(&case)), &expected, |_| true);
             seen += 1;
         }
     }
@@ -80,12 +81,12 @@ fn gguf() {
     for file in cases(&goldens_gguf()) {
         let Some(case) = file.strip_suffix(".gguf") else { continue };
         let vocab = gguf_vocab(&goldens_gguf().join(&file));
-        if !matches!(vocab.model.as_str(), "gpt2" | "llama") {
-            continue;
-        }
+        // The goldens of unigram models normalise text in a way for which GGUF has no key.
+        let silent = vocab.model == "t5" && vocab.charsmap.is_empty();
         let tokenizer = Tokenizer::from_gguf(vocab).unwrap_or_else(|e| panic!("{case}: {e}"));
-        check(case, &tokenizer, &expected(case).unwrap(), true);
+        let said = |text: &str| !silent || unicode_normalization::is_nfkc(text);
+        check(case, &tokenizer, &expected(case).unwrap(), said);
         seen += 1;
     }
-    assert!(seen >= 60, "only {seen} cases");
+    assert!(seen >= 70, "only {seen} cases");
 }

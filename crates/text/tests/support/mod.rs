@@ -135,9 +135,16 @@ pub fn gguf_vocab(path: &Path) -> GgufVocab {
         eom: int("eom_token_id"),
         unknown: int("unknown_token_id"),
         padding: int("padding_token_id"),
+        separator: int("seperator_token_id"),
+        class: int("cls_token_id"),
         add_bos: int("add_bos_token").map(|value| value != 0),
         add_eos: int("add_eos_token").map(|value| value != 0),
         add_space_prefix: int("add_space_prefix").map(|value| value != 0),
+        remove_extra_whitespaces: int("remove_extra_whitespaces").map(|value| value != 0),
+        charsmap: list("precompiled_charsmap").into_iter().map(|byte| ints(byte) as u8).collect(),
+        lowercase: int("normalizer.lowercase").map(|value| value != 0),
+        strip_accents: int("normalizer.strip_accents").map(|value| value != 0),
         chat_template: text("tokenizer.chat_template"),
+        named_chat_templates: Vec::new(),
     }
 }

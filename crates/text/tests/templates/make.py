@@ -165,6 +165,18 @@ Today is {{ strftime_now('%d %b %Y') }} ({{ strftime_now("%A, %-d %B; %H:%M:%S %
 {%- filter upper %}shout {{ messages | length }}{% endfilter %}
 {%- raw %}{{ not run }}{% endraw %}
 """
+TEXTS = """\
+{{- '{\\n' | indent(4, first=true) }}|{{ 'a\\n\\nb\\n' | indent }}|{{ 'a\\n\\nb' | indent(2, true, true) }}|{{ 'a\\nb' | indent('> ') }}
+{{ none is iterable }} {{ 'x' is iterable }} {{ {} is iterable }} {{ 1 is iterable }} {{ [] is sequence }} {{ {} is sequence }}
+{{ 'x' is sequence }} {{ 1 is sequence }} {{ messages[0].tool_calls is defined }} {{ 'tool_calls' in messages[0] }}
+{{ {'b': [1, {'a': none}], 'a': 'é<'} | tojson(indent=2) }} {{ 'é' | tojson(ensure_ascii=true) }} {{ {1: 2} | tojson }}
+{{ ' a b '.strip().split() }} {{ 'a--b'.split('--', 1) }} {{ 'xay'.replace('a', '') }} {{ 'Ab'.title() }} {{ 'ab'.find('b') }}
+{{ {'a': 1} | items | list }} {% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.last }}{% endfor %}
+{{ [1, 2, 3, 4][1:-1] }} {{ [1, 2, 3][::-1] }} {{ 'abc'[::-1] }} {{ [3, 1, 2] | sort(reverse=true) }} {{ ['a', 'a'] | unique | list }}
+{{ '%s-%d' | format('x', 3) }} {{ 'x{}y{}'.format(1, 2) }} {{ [1, none, 2] | select | list }} {{ [{'a': 1}] | map(attribute='a') | list }}
+{{ 5 if true else 6 }} {{ not none }} {{ 1 == 1.0 }} {{ 'a' < 'b' }} {{ 7 % 3 }} {{ -7 // 2 }} {{ [1] + [2] }} {{ 'a' in {'a': 1} }}
+{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.l }} {{ ns.l | length }}
+"""
 REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}ok"
 
 CASES = [
@@ -175,6 +187,7 @@ CASES = [
     ("namespaces and expressions", NAMESPACES, PLAIN, None, {"bos_token": "<s>", "eos_token": "</s>"}),
     ("generation tags", GENERATION, PLAIN, None, {"eos_token": "</s>"}),
     ("macros, parts and time", MACROS, PARTS, TOOLS, {}),
+    ("texts, tests and filters", TEXTS, PLAIN, None, {}),
     ("refusal", REFUSES, PLAIN, None, {}),
 ]
 
