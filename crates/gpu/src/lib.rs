@@ -29,6 +29,7 @@ mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};
 pub use backend::GpuBackend;
+pub use pack::multiplies;
 pub use select::Families;
 pub use wgpu::Backends;
 

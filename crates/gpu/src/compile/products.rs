@@ -50,7 +50,7 @@ impl Compiler<'_> {
         let m =
             select::Matmul { dtype, integer, experts: experts.is_some(), rows: out.rows, outputs, blocks };
         let Some(kernel) = select::matmul(&self.gpu.capabilities, m) else {
-            return self.unsupported(node, format!("{dtype} is not a type of weights"));
+            return self.unsupported(node, format!("weights of {dtype} have no kernel on this device"));
         };
         let k = x.width;
         let mut params = out.counts().to_vec();
