@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{bench, devices, inspect, logits, perplexity, plan, run, selftest, synth, tokenize};
+use crate::commands::{
+    bench, devices, inspect, logits, perplexity, plan, quantize, run, selftest, synth, tokenize,
+};
 
 /// Runs language models on the hardware you have.
 #[derive(Parser, Debug)]
@@ -34,6 +36,7 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     Plan(plan::PlanArgs),
     Selftest(selftest::SelftestArgs),
+    Quantize(quantize::QuantizeArgs),
     Synth(synth::SynthArgs),
     Devices(devices::DevicesArgs),
 }

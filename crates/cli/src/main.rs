@@ -9,6 +9,7 @@ mod commands;
 mod error;
 mod fetch;
 mod output;
+mod pieces;
 mod resolve;
 
 use std::process::ExitCode;

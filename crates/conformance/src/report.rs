@@ -92,8 +92,12 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        for (case, reason) in &self.unsupported {
-            writeln!(f, "NO KERNEL for {case}: {reason}")?;
+        // The first case of each op and type speaks for the others.
+        let family =
+            |case: &str| case.rsplit_once('/').map_or_else(String::new, |(family, _)| family.to_owned());
+        for same in self.unsupported.chunk_by(|a, b| family(&a.0) == family(&b.0)) {
+            let more = if same.len() > 1 { format!(" and {} more", same.len() - 1) } else { String::new() };
+            writeln!(f, "NO KERNEL for {}{more}: {}", same[0].0, same[0].1)?;
         }
         for failure in &self.failures {
             writeln!(f, "FAILED {} ({}): {}", failure.case, failure.check, failure.problem)?;

@@ -1,6 +1,7 @@
 //! Seeded operand values.
 
 use graph::Stream;
+use tensor::blocks::{Role, fields};
 use tensor::{DType, HostTensor};
 
 /// A sequence of random numbers, the same on every machine.
@@ -87,16 +88,24 @@ impl Values {
         }
         let elements: usize = dims.iter().product();
         let mut bytes = vec![0u8; elements / dtype.block_len() * dtype.block_bytes()];
-        // Where the scale is, its size for weights of deviation about 1, and the size of the minimum beside it.
-        let (at, unit, minimum) = match dtype {
-            DType::Q4_0 => (0, 0.2, None),
-            DType::Q4_1 => (0, 0.2, Some(-1.5)),
-            DType::Q5_0 => (0, 0.1, None),
-            DType::Q5_1 => (0, 0.1, Some(-1.5)),
-            DType::Q8_0 => (0, 0.014, None),
-            DType::Q4_K => (0, 0.006, Some(0.05)),
-            DType::Q5_K => (0, 0.003, Some(0.05)),
-            _ => (208, 0.0007, None),
+        // The size of a block's scales for weights of deviation about 1, and of the minimum or constant beside them.
+        let (unit, minimum) = match dtype {
+            DType::Q4_0 => (0.2, 0.0),
+            DType::Q4_1 => (0.2, -1.5),
+            DType::Q5_0 => (0.1, 0.0),
+            DType::Q5_1 => (0.1, -1.5),
+            DType::Q8_0 | DType::Q8_1 | DType::Q8_K | DType::IQ4_NL => (0.014, 0.0),
+            DType::Q2_K => (0.06, 0.1),
+            DType::Q3_K => (0.023, 0.0),
+            DType::Q4_K => (0.006, 0.05),
+            DType::Q5_K => (0.003, 0.05),
+            DType::IQ4_XS => (0.0008, 0.0),
+            DType::IQ3_XXS | DType::IQ3_S => (0.006, 0.0),
+            DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => (0.016, 0.0),
+            DType::IQ1_S | DType::IQ1_M => (0.14, 0.0),
+            DType::MXFP4 | DType::NVFP4 => (0.18, 0.0),
+            DType::Q1_0 | DType::TQ1_0 | DType::TQ2_0 => (1.0, 0.0),
+            _ => (0.0007, 0.0),
         };
         for (i, block) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
             block.iter_mut().for_each(|b| *b = self.below(256) as u8);
@@ -106,13 +115,15 @@ impl Values {
                 13 => -x,
                 _ => x,
             };
-            let mut put = |at: usize, x: f32| {
-                block[at..at + 2].copy_from_slice(&half::f16::from_f32(x).to_le_bytes());
-            };
-            let spread = 0.5 + self.uniform();
-            put(at, edge(spread * unit * scale));
-            if let Some(minimum) = minimum {
-                put(at + 2, (0.5 + self.uniform()) * minimum * scale * if i % 23 == 17 { 0.0 } else { 1.0 });
+            for field in fields(dtype) {
+                let spread = 0.5 + self.uniform();
+                match field.role {
+                    Role::Scale => field.put(block, edge(spread * unit * scale)),
+                    Role::Constant | Role::Minimum => {
+                        field.put(block, spread * minimum * scale * if i % 23 == 17 { 0.0 } else { 1.0 });
+                    }
+                    Role::Sum => {}
+                }
             }
         }
         HostTensor::new(dtype, dims, &bytes).expect("whole blocks")

@@ -60,6 +60,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     type Scale: Copy;
     /// Four signed bytes a lane, prepared for [`Isa::dot_i8`].
     type Bytes: Copy;
+    /// Sixteen bytes to look up.
+    type Table: Copy;
 
     /// Runs a kernel with this instruction set's features enabled.
     fn enter<K: Kernel>(self, kernel: K) -> K::Out;
@@ -189,6 +191,11 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn dot_scaled(self, acc: Self::Dot, scale: Self::Scale) -> Self::I;
     /// Scales from integers in -32768 to 32767.
     fn scale(self, a: Self::I) -> Self::Scale;
+
+    /// A table for [`Isa::lookup`].
+    fn table(self, entries: &[i8; 16]) -> Self::Table;
+    /// For each byte of `codes`, all of which must be below 16, the entry of the table.
+    fn lookup(self, table: Self::Table, codes: Self::I) -> Self::I;
 
     /// Prepares signed bytes (any value) for [`Isa::dot_i8`].
     fn bytes(self, w: Self::I) -> Self::Bytes;

@@ -22,8 +22,11 @@ use crate::isa::{Isa, Kernel, VIRTUAL_LANES};
 use crate::memory::SharedSlice;
 use crate::pack::PackedMatrix;
 use crate::quant::{ActBlock, BLOCK};
-use codes::{Five, Four, Six};
-use format::{Affine, Bytes, Format, SuperAffine, SuperSymmetric, Symmetric};
+use codes::{Five, Floats, Four, Signs, Six, Three, Two};
+use format::{
+    Affine, Coded, E4m3Halves, Eight, Exponent, Format, Half, Signed, Single, SuperAffine, SuperHalves,
+    SuperSigned, SuperSymmetric, Symmetric,
+};
 use std::marker::PhantomData;
 use std::ops::Range;
 use tensor::DType;
@@ -201,11 +204,27 @@ macro_rules! with_format {
     ($dtype:expr, $F:ident => $run:expr) => {
         match $dtype {
             DType::Q4_0 => {
-                type $F = Symmetric<Four, 8>;
+                type $F = Symmetric<Half, Four, 8, 1>;
                 $run
             }
             DType::Q5_0 => {
-                type $F = Symmetric<Five, 16>;
+                type $F = Symmetric<Half, Five, 16, 1>;
+                $run
+            }
+            DType::Q1_0 => {
+                type $F = Symmetric<Half, Signs, 1, 4>;
+                $run
+            }
+            DType::TQ1_0 | DType::TQ2_0 => {
+                type $F = Symmetric<Half, Two, 1, 8>;
+                $run
+            }
+            DType::MXFP4 => {
+                type $F = Symmetric<Exponent, Floats, { Floats::OFFSET }, 1>;
+                $run
+            }
+            DType::NVFP4 => {
+                type $F = E4m3Halves<Floats, { Floats::OFFSET }>;
                 $run
             }
             DType::Q4_1 => {
@@ -216,8 +235,16 @@ macro_rules! with_format {
                 type $F = Affine<Five, true>;
                 $run
             }
-            DType::Q8_0 => {
-                type $F = Bytes;
+            DType::Q8_0 | DType::Q8_1 => {
+                type $F = Signed<Half, Eight, 1>;
+                $run
+            }
+            DType::Q8_K => {
+                type $F = Signed<Single, Eight, 8>;
+                $run
+            }
+            DType::IQ4_NL => {
+                type $F = Signed<Half, Coded<Four>, 1>;
                 $run
             }
             DType::Q4_K => {
@@ -228,13 +255,59 @@ macro_rules! with_format {
                 type $F = SuperAffine<Five, true>;
                 $run
             }
+            DType::Q2_K => {
+                type $F = SuperHalves<Two>;
+                $run
+            }
+            DType::Q3_K => {
+                type $F = SuperSymmetric<Three, 4>;
+                $run
+            }
             DType::Q6_K => {
-                type $F = SuperSymmetric<Six>;
+                type $F = SuperSymmetric<Six, 32>;
+                $run
+            }
+            DType::IQ3_XXS | DType::IQ3_S | DType::IQ4_XS => {
+                type $F = SuperSigned<Coded<Four>, false>;
+                $run
+            }
+            DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => {
+                type $F = SuperSigned<Coded<Three>, true>;
                 $run
             }
             DType::F32 | DType::F16 | DType::BF16 | DType::U32 => unreachable!("a plain type"),
         }
     };
+}
+
+/// Decodes weights `32 sub` to `32 sub + 31` of a packed block of each row, for all formats: one function on each
+/// instruction set, which the products with f32 activations share.
+struct DecodeBlock<W> {
+    dtype: DType,
+    w: *const u8,
+    sub: usize,
+    /// 32 vectors.
+    out: *mut W,
+}
+
+impl<W> Kernel for DecodeBlock<W> {
+    type Out = ();
+
+    #[allow(clippy::unit_arg, reason = "formats without a code book have `()` for one")]
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        // SAFETY: whoever makes a `DecodeBlock` vouches for a packed block of the type, and for 32 vectors of this
+        // instruction set at `out`.
+        unsafe {
+            let out = &mut *self.out.cast::<[S::F; BLOCK]>();
+            with_format!(self.dtype, F => F::weights(s, F::book(s, self.dtype), self.w, self.sub, out));
+        }
+    }
+}
+
+/// Activation blocks in a packed block of a quantised type.
+const fn subs(dtype: DType) -> usize {
+    dtype.block_len() / BLOCK
 }
 
 impl Kernel for Product<'_> {
@@ -247,7 +320,7 @@ impl Kernel for Product<'_> {
             (DType::F16, _) => self.tiles::<S, Plain<F16>>(s),
             (DType::BF16, _) => self.tiles::<S, Plain<Bf16>>(s),
             (dtype, Activations::Quantised(_)) => with_format!(dtype, F => self.tiles::<S, Fast<F>>(s)),
-            (dtype, Activations::F32 { .. }) => with_format!(dtype, F => self.tiles::<S, Exact<F>>(s)),
+            (_, Activations::F32 { .. }) => self.tiles::<S, Exact>(s),
         }
     }
 }
@@ -269,12 +342,14 @@ impl Product<'_> {
     /// Walks the tiles: for each cacheful of tokens, for each few lane groups, the tokens.
     #[inline(never)]
     fn tiles<S: Isa, K: Tile>(&self, s: S) {
-        let chunk = (TOKEN_CACHE / self.rows.x_stride.max(1)).max(1).next_multiple_of(widest::<S, K>().0);
+        let widest = const { widest::<S, K>().0 };
+        let chunk = (TOKEN_CACHE / self.rows.x_stride.max(1)).max(1).next_multiple_of(widest);
         for start in (0..self.rows.count).step_by(chunk) {
             let tokens = start..(start + chunk).min(self.rows.count);
             let mut group = self.groups.start;
             while group < self.groups.end {
-                if S::REGISTERS > 0 && group + 2 <= self.groups.end {
+                // Where a shape is not wanted, its call must not be compiled: hence a condition that is constant.
+                if const { S::REGISTERS > 0 && !K::RARE } && group + 2 <= self.groups.end {
                     self.tokens::<S, K, 2>(s, group, tokens.clone());
                     group += 2;
                 } else {
@@ -288,14 +363,23 @@ impl Product<'_> {
     /// `G` lane groups times the tokens.
     #[inline(always)]
     fn tokens<S: Isa, K: Tile, const G: usize>(&self, s: S, group: usize, tokens: Range<usize>) {
-        let (widest, groups) = const { widest::<S, K>() };
         let mut at = tokens.start;
         while at < tokens.end {
             let left = tokens.end - at;
-            if S::REGISTERS == 0 {
+            if const { S::REGISTERS == 0 } {
                 at += self.tile::<S, K, G, 1>(s, group, at);
-            } else if left >= widest {
-                if widest == 6 && groups == 2 {
+                continue;
+            }
+            if const { K::RARE } {
+                if left >= 4 {
+                    at += self.tile::<S, K, G, 4>(s, group, at);
+                } else {
+                    at += self.tile::<S, K, G, 1>(s, group, at);
+                }
+                continue;
+            }
+            if left >= const { widest::<S, K>().0 } {
+                if const { widest::<S, K>().1 == 2 } {
                     at += self.tile::<S, K, G, 6>(s, group, at);
                 } else {
                     for g in 0..G {
@@ -351,7 +435,8 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         let ahead = if next { G * matrix.group_bytes() } else { 0 };
         // SAFETY: a lane group holds `k` weights of its rows, packed for this instruction set; `Rows::new` checked that the
         // rows of activations exist, and `Product::run` that their form fits `K`.
-        let sums = unsafe { K::sums::<S, G, T>(s, w, x, matrix.k(), matrix.block_bytes(), ahead) };
+        let sums =
+            unsafe { K::sums::<S, G, T>(s, matrix.dtype(), w, x, matrix.k(), matrix.block_bytes(), ahead) };
         for (g, sums) in sums.into_iter().enumerate() {
             for (t, sum) in sums.into_iter().enumerate() {
                 self.product.store(s, self.group + g, rows.output(self.at + t), sum);
@@ -397,9 +482,7 @@ impl Kernel for GatherRow<'_> {
             DType::F32 => self.plain(4, |b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
             DType::F16 => self.plain(2, |b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()),
             DType::BF16 => self.plain(2, |b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()),
-            dtype => {
-                with_format!(dtype, F => s.enter(GatherQuantised::<F> { gather: self, format: PhantomData }))
-            }
+            _ => s.enter(GatherQuantised { gather: self }),
         }
     }
 }
@@ -415,23 +498,27 @@ impl GatherRow<'_> {
 }
 
 /// Decodes the whole lane group and keeps one lane: gathers are few, and one decoder serves both uses.
-struct GatherQuantised<'a, F> {
+struct GatherQuantised<'a> {
     gather: GatherRow<'a>,
-    format: PhantomData<F>,
 }
 
-impl<F: Format> Kernel for GatherQuantised<'_, F> {
+impl Kernel for GatherQuantised<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
         let GatherRow { w, row, out } = self.gather;
-        let group = w.group(row / S::LANES);
+        let (group, dtype) = (w.group(row / S::LANES), w.dtype());
         let mut weights = [s.splat(0.0); BLOCK];
         for (at, out) in out.chunks_exact_mut(BLOCK).enumerate() {
-            let block = &group[at / F::SUBS * w.block_bytes()..][..w.block_bytes()];
-            // SAFETY: one packed block of the format.
-            unsafe { F::weights(s, block.as_ptr(), at % F::SUBS, &mut weights) };
+            let block = &group[at / subs(dtype) * w.block_bytes()..][..w.block_bytes()];
+            // One packed block of the type, and 32 vectors.
+            s.enter(DecodeBlock {
+                dtype,
+                w: block.as_ptr(),
+                sub: at % subs(dtype),
+                out: weights.as_mut_ptr(),
+            });
             for (out, &weight) in out.iter_mut().zip(&weights) {
                 let mut lanes = [0f32; VIRTUAL_LANES];
                 // SAFETY: `lanes` has room for the widest vector.

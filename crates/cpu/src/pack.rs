@@ -5,6 +5,7 @@
 //! sum walks the inner dimension in order, whatever else is computed beside it. The one layout serves the integer
 //! products, the f32 products and the gather of single rows, and holds exactly the values of the stored blocks.
 
+pub(crate) mod books;
 pub(crate) mod layout;
 #[cfg(test)]
 mod tests;

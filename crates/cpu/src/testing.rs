@@ -1,6 +1,7 @@
 //! Random inputs for the tests of this crate.
 
 use tensor::DType;
+use tensor::blocks::fields;
 
 /// A linear congruential generator.
 pub(crate) struct Random(pub(crate) u64);
@@ -21,16 +22,6 @@ impl Random {
     }
 }
 
-/// Offsets of the f16 fields of a block: the scale, then the minimum or the constant where there is one.
-pub(crate) fn half_fields(dtype: DType) -> &'static [usize] {
-    match dtype {
-        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
-        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
-        DType::Q6_K => &[208],
-        _ => &[],
-    }
-}
-
 /// Rows of random weights in stored form: every bit pattern of codes and sub-scales, scales of either sign.
 pub(crate) fn stored_rows(dtype: DType, n: usize, k: usize, random: &mut Random) -> Vec<u8> {
     let mut all = Vec::new();
@@ -43,9 +34,8 @@ pub(crate) fn stored_rows(dtype: DType, n: usize, k: usize, random: &mut Random)
             _ => {
                 let start = all.len();
                 all.extend((0..dtype.block_bytes()).map(|_| random.bits() as u8));
-                for &field in half_fields(dtype) {
-                    let scale = half::f16::from_f32(random.unit() * 0.1);
-                    all[start + field..][..2].copy_from_slice(&scale.to_le_bytes());
+                for field in fields(dtype) {
+                    field.put(&mut all[start..], random.unit() * 0.1);
                 }
             }
         }

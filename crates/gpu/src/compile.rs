@@ -590,7 +590,7 @@ impl Compiler<'_> {
         };
         let (dtype, shape) = (self.weights[weight].dtype, self.weights[weight].shape);
         let Some(kernel) = select::gather(&self.gpu.capabilities, dtype) else {
-            return self.unsupported(node, format!("{dtype} is not a type of weights"));
+            return self.unsupported(node, format!("weights of {dtype} have no kernel on this device"));
         };
         let blocks = out.width.div_ceil(BLOCK);
         params.extend([blocks as u32, out.width as u32, ids, out.at as u32, out.stride as u32]);

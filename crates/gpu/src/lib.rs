@@ -31,6 +31,7 @@ mod weight;
 
 pub use adapter::{AdapterInfo, GpuOptions, Profile, adapters};
 pub use backend::GpuBackend;
+pub use pack::multiplies;
 #[cfg(not(target_arch = "wasm32"))]
 pub use poll::THREAD as GPU_THREAD;
 pub use select::Families;

@@ -11,6 +11,7 @@
 //! - *scales*: what codes are multiplied with, see [`Scales`].
 
 use tensor::DType;
+use tensor::blocks::{self, iq4_nl::LEVELS};
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 32;
@@ -40,10 +41,29 @@ pub(crate) struct Planes {
     pub(crate) scales: Scales,
 }
 
-/// The planes of a storage type; `None` for types that are no weights.
+/// The type whose form the weights of a type have on the device: its own, or one that holds exactly the same values.
+/// `None` for types that have neither, and for those that are no weights.
+pub(crate) fn form(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => Some(dtype),
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => Some(dtype),
+        DType::Q4_K | DType::Q5_K | DType::Q6_K => Some(dtype),
+        DType::Q1_0 | DType::TQ1_0 | DType::TQ2_0 => Some(DType::Q4_0),
+        DType::Q8_1 | DType::IQ4_NL => Some(DType::Q8_0),
+        DType::Q3_K | DType::IQ3_S => Some(DType::Q6_K),
+        _ => None,
+    }
+}
+
+/// Whether matrices of this type can be multiplied with.
+pub fn multiplies(dtype: DType) -> bool {
+    form(dtype).is_some()
+}
+
+/// The planes of a storage type; `None` for types without a form.
 pub(crate) fn planes(dtype: DType) -> Option<Planes> {
     let p = |codes, high, scales| Some(Planes { codes, high, scales });
-    match dtype {
+    match form(dtype)? {
         DType::F32 => p(32, 0, Scales::None),
         DType::F16 | DType::BF16 => p(16, 0, Scales::None),
         DType::Q4_0 => p(4, 0, Scales::Half),
@@ -54,7 +74,7 @@ pub(crate) fn planes(dtype: DType) -> Option<Planes> {
         DType::Q4_K => p(4, 0, Scales::Super),
         DType::Q5_K => p(4, 1, Scales::Super),
         DType::Q6_K => p(4, 2, Scales::Super),
-        DType::U32 => None,
+        _ => None,
     }
 }
 
@@ -95,10 +115,61 @@ pub(crate) fn pack_row(dtype: DType, stored: &[u8], planes: [&mut [u32]; 3]) {
                 super_block(dtype, b, block, codes, high, scales);
             }
         }
+        _ => {
+            for (b, block) in stored.chunks_exact(dtype.block_bytes()).enumerate() {
+                converted(dtype, b, block, codes, high, scales);
+            }
+        }
     }
 }
 
-fn half(bytes: &[u8]) -> u32 {
+/// A block in the form of another type, see [`form`].
+fn converted(dtype: DType, b: usize, block: &[u8], codes: &mut [u32], high: &mut [u32], scales: &mut [u32]) {
+    let blocks = dtype.block_len() / BLOCK;
+    let scale = blocks::fields(dtype).first().map_or(0.0, |field| field.get(block));
+    let scale = u32::from(half::f16::from_f32(scale).to_bits());
+    let whole = blocks::integers(dtype, block);
+    for sub in 0..blocks {
+        let at = blocks * b + sub;
+        let q: [i8; BLOCK] = std::array::from_fn(|i| match (&whole, dtype) {
+            (Some(whole), _) => whole.codes[32 * sub + i],
+            (None, DType::Q1_0) => 2 * (block[2 + 4 * sub + i / 8] >> (i % 8) & 1) as i8 - 1,
+            (None, DType::IQ4_NL) => LEVELS[usize::from(block[2 + i % 16] >> (4 * (i / 16)) & 15)],
+            (None, _) => block[4 + i] as i8,
+        });
+        match form(dtype) {
+            Some(DType::Q6_K) => {
+                store_codes(
+                    &q.map(|q| (q + 32) as u8),
+                    2,
+                    &mut codes[4 * at..4 * at + 4],
+                    &mut high[2 * at..2 * at + 2],
+                );
+            }
+            Some(DType::Q4_0) => {
+                store_codes(&q.map(|q| (q + 8) as u8), 0, &mut codes[4 * at..4 * at + 4], &mut []);
+            }
+            _ => {
+                let bytes = q.map(|q| q as u8);
+                for (word, bytes) in codes[8 * at..].iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *word = u32::from_le_bytes(*bytes);
+                }
+            }
+        }
+        if form(dtype) != Some(DType::Q6_K) {
+            scales[at / 2] |= scale << (16 * (at % 2));
+        }
+    }
+    if let (Some(whole), Some(DType::Q6_K)) = (&whole, form(dtype)) {
+        let scales = &mut scales[5 * b..5 * b + 5];
+        scales[0] = scale;
+        for (word, four) in scales[1..].iter_mut().zip(whole.scales.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes(four.map(|scale| scale as u8));
+        }
+    }
+}
+
+fn half_bits(bytes: &[u8]) -> u32 {
     u32::from(u16::from_le_bytes([bytes[0], bytes[1]]))
 }
 
@@ -117,9 +188,9 @@ fn store_codes(q: &[u8; BLOCK], bits: usize, codes: &mut [u32], high: &mut [u32]
 fn legacy(dtype: DType, b: usize, block: &[u8], codes: &mut [u32], high: &mut [u32], scales: &mut [u32]) {
     let has_minimum = matches!(dtype, DType::Q4_1 | DType::Q5_1);
     if has_minimum {
-        scales[b] = half(block) | half(&block[2..]) << 16;
+        scales[b] = half_bits(block) | half_bits(&block[2..]) << 16;
     } else {
-        scales[b / 2] |= half(block) << (16 * (b % 2));
+        scales[b / 2] |= half_bits(block) << (16 * (b % 2));
     }
     let rest = &block[if has_minimum { 4 } else { 2 }..];
     if dtype == DType::Q8_0 {
@@ -153,12 +224,12 @@ fn super_block(
     let six = dtype == DType::Q6_K;
     if six {
         // ql 128, qh 64, scales 16, d 2.
-        scales[0] = half(&block[208..]);
+        scales[0] = half_bits(&block[208..]);
         for (word, bytes) in scales[1..].iter_mut().zip(block[192..208].as_chunks::<4>().0) {
             *word = u32::from_le_bytes(*bytes);
         }
     } else {
-        scales[0] = half(block) | half(&block[2..]) << 16;
+        scales[0] = half_bits(block) | half_bits(&block[2..]) << 16;
         let packed = &block[4..16];
         for i in 0..8 {
             // Six bits each: the first four scales and minima whole, the others in two parts.
@@ -201,12 +272,12 @@ fn super_block(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensor::blocks;
 
     /// Element `i` of a packed row, by the documentation above.
     fn element(dtype: DType, i: usize, codes: &[u32], high: &[u32], scales: &[u32]) -> f32 {
         let f16 = |word: u32| half::f16::from_bits(word as u16).to_f32();
         let (b, group, lane) = (i / 32, i % 32 / 4, i % 4);
+        let dtype = form(dtype).unwrap();
         if dtype == DType::Q8_0 {
             let q = (codes[8 * b + group] >> (8 * lane)) as u8 as i8;
             return f16(scales[b / 2] >> (16 * (b % 2))) * f32::from(q);
@@ -244,17 +315,12 @@ mod tests {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (seed >> 24) as u8
         };
-        for dtype in DType::ALL.into_iter().filter(|d| d.is_quantised()) {
+        for dtype in DType::ALL.into_iter().filter(|d| d.is_quantised() && multiplies(*d)) {
             let k = 3 * 256;
             let mut stored: Vec<u8> = (0..dtype.bytes_for(k).unwrap()).map(|_| random()).collect();
             // Scales that are finite: clear an exponent bit of every half that is one.
-            let halves: &[usize] = match dtype {
-                DType::Q6_K => &[208],
-                DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => &[0],
-                _ => &[0, 2],
-            };
             for block in stored.chunks_exact_mut(dtype.block_bytes()) {
-                halves.iter().for_each(|at| block[at + 1] &= !0x40);
+                blocks::fields(dtype).iter().for_each(|field| block[field.at + 1] &= !0x40);
             }
             let mut want = vec![0.0; k];
             blocks::decode(dtype, &stored, &mut want).unwrap();

@@ -7,7 +7,7 @@ use wgpu::{Features, Limits};
 
 use crate::adapter::AdapterInfo;
 use crate::kernel::{Binding, Kernel};
-use crate::pack::{Scales, planes};
+use crate::pack::{Scales, form, planes};
 
 /// What a device offers to kernels, after probing.
 #[derive(Clone, Debug)]
@@ -246,7 +246,7 @@ pub(crate) fn quantise() -> Kernel {
 
 /// Parameters of weights.wgsl; `parts`: matrices that a kernel reads side by side.
 fn format(capabilities: &Capabilities, dtype: DType, parts: u32) -> Option<[(&'static str, u32); 7]> {
-    let planes = planes(dtype)?;
+    let (planes, dtype) = (planes(dtype)?, form(dtype)?);
     let bits = match dtype {
         DType::F32 => 32,
         DType::F16 => 16,

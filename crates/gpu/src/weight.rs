@@ -156,7 +156,7 @@ fn matrix(
         return Err(unsupported("a matrix has two axes, experts three".into()));
     }
     let Some(planes) = planes(desc.dtype) else {
-        return Err(unsupported("not a type of weights".into()));
+        return Err(unsupported(format!("weights of {} have no kernel on this device", desc.dtype)));
     };
     let (rows, k) = (desc.shape.rows(), desc.shape.last());
     let per_chunk = rows_per_chunk(gpu, &planes, k);

@@ -3,7 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use conformance::{Case, Report, run};
-use gristmill_gpu::{GpuBackend, GpuOptions, Profile};
+use gristmill_gpu::{GpuBackend, GpuOptions, Profile, multiplies};
+use tensor::DType;
 
 /// Another seed is another slice.
 const SEED: u64 = 30;
@@ -21,9 +22,30 @@ fn check(report: &Report) {
     );
 }
 
+/// Types of weights without a form on the device, which [`refuses_other_types_by_name`] tries.
+fn supported(case: &Case) -> bool {
+    multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype()))
+}
+
+#[test]
+fn refuses_other_types_by_name() {
+    let refused: Vec<DType> = DType::WEIGHTS.into_iter().filter(|d| !multiplies(*d)).collect();
+    let report = run(&open(Profile::WebGpu), |case| {
+        refused.contains(&case.dtype) && ["gather", "matmul", "matmuls", "expert_matmul"].contains(&case.op)
+    });
+    assert!(report.failures.is_empty(), "{report}");
+    let cases: usize = report.rows.iter().flat_map(|(_, cells)| cells.values()).map(|cell| cell.cases).sum();
+    assert!(cases >= 20 * refused.len(), "{report}");
+    assert_eq!(report.unsupported.len(), cases, "{report}");
+    for (case, reason) in &report.unsupported {
+        let dtype = refused.iter().find(|d| case.split('/').any(|part| part == d.name()));
+        assert!(dtype.is_some_and(|d| reason.contains(d.name())), "{case}: {reason}");
+    }
+}
+
 #[test]
 fn within_the_limits_of_webgpu() {
-    check(&run(&open(Profile::WebGpu), |_| true));
+    check(&run(&open(Profile::WebGpu), supported));
 }
 
 /// A software driver takes seconds to compile some kernels, so not every case is tried each time.
@@ -32,7 +54,7 @@ fn a_slice_with_all_features() {
     let in_slice = |case: &Case| {
         let mut hasher = DefaultHasher::new();
         (SEED, case.name()).hash(&mut hasher);
-        hasher.finish().is_multiple_of(4)
+        supported(case) && hasher.finish().is_multiple_of(4)
     };
     check(&run(&open(Profile::Adapter), in_slice));
 }
@@ -40,5 +62,5 @@ fn a_slice_with_all_features() {
 #[test]
 #[ignore = "the cases of the slice and all others; `cargo xtask full` runs it"]
 fn with_all_features() {
-    check(&run(&open(Profile::Adapter), |_| true));
+    check(&run(&open(Profile::Adapter), supported));
 }

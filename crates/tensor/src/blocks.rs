@@ -2,11 +2,29 @@
 //!
 //! Each quantised format has one file with its byte layout and its decoder; all layouts are GGML's. The order of
 //! floating-point operations is part of the definition: results are bit for bit those of the Python package
-//! `gguf` (`gguf.quants.dequantize`), without fused multiply-add. Multi-byte fields are little-endian on every
-//! host, and no alignment is asked of the source.
+//! `gguf` (`gguf.quants.dequantize`), without fused multiply-add; of Q1_0, Q8_1 and Q8_K, which it does not decode,
+//! they are the formula of the format. Multi-byte fields are little-endian on every host, and no alignment is asked of
+//! the source.
 
+mod fields;
+mod grids;
+mod integers;
+pub mod iq1_m;
+pub mod iq1_s;
+pub mod iq2_s;
+pub mod iq2_xs;
+pub mod iq2_xxs;
+pub mod iq3_s;
+pub mod iq3_xxs;
+pub mod iq4_nl;
+pub mod iq4_xs;
 mod k_scales;
+pub mod mxfp4;
+pub mod nvfp4;
 mod plain;
+pub mod q1_0;
+pub mod q2_k;
+pub mod q3_k;
 pub mod q4_0;
 pub mod q4_1;
 pub mod q4_k;
@@ -15,9 +33,15 @@ pub mod q5_1;
 pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
+pub mod q8_1;
+pub mod q8_k;
 #[cfg(test)]
 mod tests;
+pub mod tq1_0;
+pub mod tq2_0;
 
+pub use fields::{Coding, Field, Role, codes, fields};
+pub use integers::{Integers, integers};
 pub use k_scales::unpack_scales_mins;
 
 use crate::DType;
@@ -82,6 +106,24 @@ pub fn decode(dtype: DType, src: &[u8], out: &mut [f32]) -> Result<(), BlockErro
         DType::Q4_K => each_block(src, out, q4_k::decode_block),
         DType::Q5_K => each_block(src, out, q5_k::decode_block),
         DType::Q6_K => each_block(src, out, q6_k::decode_block),
+        DType::Q2_K => each_block(src, out, q2_k::decode_block),
+        DType::Q3_K => each_block(src, out, q3_k::decode_block),
+        DType::Q1_0 => each_block(src, out, q1_0::decode_block),
+        DType::Q8_1 => each_block(src, out, q8_1::decode_block),
+        DType::Q8_K => each_block(src, out, q8_k::decode_block),
+        DType::IQ1_S => each_block(src, out, iq1_s::decode_block),
+        DType::IQ1_M => each_block(src, out, iq1_m::decode_block),
+        DType::IQ2_XXS => each_block(src, out, iq2_xxs::decode_block),
+        DType::IQ2_XS => each_block(src, out, iq2_xs::decode_block),
+        DType::IQ2_S => each_block(src, out, iq2_s::decode_block),
+        DType::IQ3_XXS => each_block(src, out, iq3_xxs::decode_block),
+        DType::IQ3_S => each_block(src, out, iq3_s::decode_block),
+        DType::IQ4_NL => each_block(src, out, iq4_nl::decode_block),
+        DType::IQ4_XS => each_block(src, out, iq4_xs::decode_block),
+        DType::TQ1_0 => each_block(src, out, tq1_0::decode_block),
+        DType::TQ2_0 => each_block(src, out, tq2_0::decode_block),
+        DType::MXFP4 => each_block(src, out, mxfp4::decode_block),
+        DType::NVFP4 => each_block(src, out, nvfp4::decode_block),
     }
     Ok(())
 }

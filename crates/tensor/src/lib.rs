@@ -4,6 +4,7 @@
 
 pub mod blocks;
 pub mod dtype;
+pub mod encode;
 pub mod host;
 pub mod ops;
 pub mod sampling;

@@ -6,6 +6,7 @@ pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
+pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod selftest;
 pub(crate) mod synth;
@@ -29,6 +30,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Selftest(args) => selftest::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Devices(args) => devices::run(&args),
     }

@@ -48,6 +48,7 @@ impl Isa for Avx2 {
     type Dot = __m256i;
     type Scale = __m256i;
     type Bytes = (__m256i, __m256i);
+    type Table = __m256i;
 
     #[inline(always)]
     fn enter<K: Kernel>(self, kernel: K) -> K::Out {
@@ -219,6 +220,14 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn scale(self, a: __m256i) -> __m256i {
         op!(_mm256_blend_epi16::<0b1010_1010>(a, _mm256_slli_epi32::<16>(a)))
+    }
+    #[inline(always)]
+    fn table(self, entries: &[i8; 16]) -> __m256i {
+        mem!(_mm256_broadcastsi128_si256(_mm_loadu_si128(entries.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn lookup(self, table: __m256i, codes: __m256i) -> __m256i {
+        op!(_mm256_shuffle_epi8(table, codes))
     }
     #[inline(always)]
     fn bytes(self, w: __m256i) -> (__m256i, __m256i) {

@@ -52,6 +52,7 @@ impl Isa for Avx512 {
     type Dot = __m512i;
     type Scale = __m512i;
     type Bytes = __m512i;
+    type Table = __m512i;
 
     #[inline(always)]
     fn enter<K: Kernel>(self, kernel: K) -> K::Out {
@@ -225,6 +226,14 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn scale(self, a: __m512i) -> __m512i {
         a
+    }
+    #[inline(always)]
+    fn table(self, entries: &[i8; 16]) -> __m512i {
+        mem!(_mm512_broadcast_i32x4(_mm_loadu_si128(entries.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn lookup(self, table: __m512i, codes: __m512i) -> __m512i {
+        op!(_mm512_shuffle_epi8(table, codes))
     }
     #[inline(always)]
     fn bytes(self, w: __m512i) -> __m512i {

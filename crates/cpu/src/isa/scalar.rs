@@ -39,6 +39,7 @@ impl Isa for Scalar {
     type Dot = [i32; L];
     type Scale = [i32; L];
     type Bytes = [i32; L];
+    type Table = [i8; 16];
 
     #[inline(always)]
     fn enter<K: Kernel>(self, kernel: K) -> K::Out {
@@ -223,6 +224,16 @@ impl Isa for Scalar {
     #[inline(always)]
     fn scale(self, a: Self::I) -> Self::Scale {
         a
+    }
+    #[inline(always)]
+    fn table(self, entries: &[i8; 16]) -> Self::Table {
+        *entries
+    }
+    #[inline(always)]
+    fn lookup(self, table: Self::Table, codes: Self::I) -> Self::I {
+        codes.map(|four| {
+            i32::from_le_bytes(four.to_le_bytes().map(|code| table[usize::from(code & 15)] as u8))
+        })
     }
     #[inline(always)]
     fn bytes(self, w: Self::I) -> Self::Bytes {

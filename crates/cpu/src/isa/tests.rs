@@ -103,6 +103,8 @@ impl Kernel for AllOps<'_> {
                 acc = s.dot_i8(acc, bytes, x);
             }
             put_i(acc);
+            let entries = std::array::from_fn(|i| self.w[3 * i] as i8);
+            put_i(s.lookup(s.table(&entries), nibble));
         }
         all
     }
@@ -163,6 +165,8 @@ fn the_portable_code_gives_the_exact_integers() {
             );
             assert_eq!(out[28][lane] as i32, 4 * dot(&|b| i32::from(b & 63) - 32), "{isa} shifted");
             assert_eq!(out[29][lane] as i32, 2 * dot(&|b| i32::from(b as i8)), "{isa} bytes");
+            let looked_up: [u8; 4] = std::array::from_fn(|i| w[3 * usize::from(w[4 * lane + i] & 15)]);
+            assert_eq!(out[30][lane], u32::from_le_bytes(looked_up), "{isa} looked up");
         }
     }
 }

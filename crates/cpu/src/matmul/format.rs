@@ -4,17 +4,28 @@
 //! tokens, of lanes and of threads. `S` are exact integers, `xs` and `xsum` the scale and scaled sum of an activation
 //! block, every `fma` rounds once:
 //!
-//! - symmetric (Q4_0, Q5_0, Q8_0), per 32: `acc = fma(S, d * xs, acc)`
+//! - a scale for all weights of an activation block (Q4_0, Q5_0, Q8_0, Q8_1, Q8_K, Q1_0, TQ, IQ4_NL, MXFP4), per 32:
+//!   `acc = fma(S, d * xs, acc)`
 //! - affine (Q4_1, Q5_1), per 32: `acc = fma(S, d * xs, acc)`, then `acc = fma(m, xsum, acc)`
+//! - NVFP4, per 16: `acc = fma(S, d * xs, acc)`
 //! - Q4_K, Q5_K, per 256: from zero, over the 8 sub-blocks, `a = fma(scale * S, xs, a)` and `b = fma(min, xsum, b)`; then
 //!   `acc = fma(d, a, acc)`, `acc = fma(-dmin, b, acc)`
-//! - Q6_K, per 256: from zero, over the 8 activation blocks, `a = fma(scale0 * S0 + scale1 * S1, xs, a)`; then
-//!   `acc = fma(d, a, acc)`
+//! - Q2_K the same, with integers `scale0 * S0 + scale1 * S1` and `min0 * X0 + min1 * X1`, where `X` are sums of activation
+//!   codes, and `b = fma(min0 * X0 + min1 * X1, xs, b)`
+//! - Q3_K, Q6_K, IQ1, IQ2, IQ3, IQ4_XS, per 256: from zero, over the 8 activation blocks, `a = fma(scale0 * S0 + scale1 *
+//!   S1, xs, a)`; then `acc = fma(d, a, acc)`, where `d` has the format's power of two in it
+
+mod levels;
+mod supers;
 
 use super::codes::Codes;
 use crate::isa::Isa;
 use crate::quant::{ActBlock, BLOCK};
 use std::marker::PhantomData;
+use tensor::DType;
+
+pub(super) use levels::{Coded, E4m3Halves, Eight, Signed, SuperSigned};
+pub(super) use supers::{SuperAffine, SuperHalves, SuperSymmetric};
 
 /// A quantised format in the packed layout.
 pub(super) trait Format {
@@ -22,6 +33,14 @@ pub(super) trait Format {
     const SUBS: usize;
     /// Integer sums that run at once for each row and token in [`Format::block`].
     const SUMS: usize;
+    /// Whether few shapes of tiles are compiled: for formats that few files have, because each shape takes the compiler
+    /// half a second for every instruction set.
+    const RARE: bool = false;
+    /// What kernels of the format hold in registers: code books.
+    type Book<S: Isa>: Copy;
+
+    /// The book of one of the types that share the format.
+    fn book<S: Isa>(s: S, dtype: DType) -> Self::Book<S>;
 
     /// Adds a packed block of `G` lane groups times the activations of `T` tokens. For one token, which is bound by
     /// memory, the weights `ahead` bytes further are prefetched.
@@ -31,6 +50,7 @@ pub(super) trait Format {
     /// [`ActBlock`]s.
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
         s: S,
+        book: Self::Book<S>,
         w: [*const u8; G],
         x: [*const u8; T],
         ahead: usize,
@@ -41,19 +61,68 @@ pub(super) trait Format {
     ///
     /// # Safety
     /// `w` must point at a packed block of the format for [`Isa::LANES`] rows; `sub` must be below [`Format::SUBS`].
-    unsafe fn weights<S: Isa>(s: S, w: *const u8, sub: usize, out: &mut [S::F; BLOCK]);
+    unsafe fn weights<S: Isa>(s: S, book: Self::Book<S>, w: *const u8, sub: usize, out: &mut [S::F; BLOCK]);
 }
 
-/// `d * (code - OFFSET)`: Q4_0, Q5_0.
-pub(super) struct Symmetric<C, const OFFSET: i32>(PhantomData<C>);
+/// The scale of a block.
+pub(super) trait Scale {
+    /// Bytes per row.
+    const BYTES: usize;
+
+    /// The scale of each row.
+    ///
+    /// # Safety
+    /// `p` must be readable for [`Isa::LANES`] scales.
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F;
+}
+
+/// binary16.
+pub(super) struct Half;
+/// binary32.
+pub(super) struct Single;
+/// A byte `e` for 2 to the power `e - 128`.
+pub(super) struct Exponent;
+
+impl Scale for Half {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe { s.load_f16(p.cast()) }
+    }
+}
+
+impl Scale for Single {
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe { s.load(p.cast()) }
+    }
+}
+
+impl Scale for Exponent {
+    const BYTES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const u8) -> S::F {
+        // SAFETY: the caller's contract.
+        let e = unsafe { s.load_u8(p) };
+        // As a product of two powers that are normal numbers: the smallest results are not.
+        let first = s.shr::<1>(e);
+        let second = s.sub_i(e, first);
+        let power = |e: S::I| s.from_bits(s.shl::<23>(s.add_i(e, s.splat_i(127 - 64))));
+        s.mul(power(first), power(second))
+    }
+}
+
+/// `d * (code - OFFSET)` with one scale for `SUBS` times 32 weights: Q4_0, Q5_0, Q1_0, TQ, MXFP4. No shifted code may
+/// be larger than 16, so that 32 products fit the 16-bit sums of [`Isa::dot`].
+pub(super) struct Symmetric<D, C, const OFFSET: i32, const SUBS: usize>(PhantomData<(D, C)>);
 /// `d * code + m`: Q4_1, and with `SPLIT` Q5_1, whose 32 products do not fit the 16-bit sums of [`Isa::dot`] at once.
 pub(super) struct Affine<C, const SPLIT: bool>(PhantomData<C>);
-/// `d * code` with 8-bit signed codes: Q8_0.
-pub(super) struct Bytes;
-/// `(d * scale) * code - dmin * min`: Q4_K, and with `SPLIT` Q5_K.
-pub(super) struct SuperAffine<C, const SPLIT: bool>(PhantomData<C>);
-/// `(d * scale) * (code - 32)` in sub-blocks of 16: Q6_K.
-pub(super) struct SuperSymmetric<C>(PhantomData<C>);
 
 /// One f32 in all lanes.
 ///
@@ -143,7 +212,7 @@ unsafe fn moved<const N: usize>(mut p: [*const u8; N], by: usize) -> [*const u8;
 /// Writes `f(code)` for the 32 codes of each row, in order.
 ///
 /// # Safety
-/// `w` as for [`Codes::dword`].
+/// `w` as for [`Codes::pair`].
 #[inline(always)]
 unsafe fn each_code<S: Isa, C: Codes>(s: S, w: *const u8, out: &mut [S::F; BLOCK], f: impl Fn(S::I) -> S::F) {
     // SAFETY: the caller's contract.
@@ -160,46 +229,57 @@ unsafe fn each_code<S: Isa, C: Codes>(s: S, w: *const u8, out: &mut [S::F; BLOCK
     }
 }
 
-impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
-    const SUBS: usize = 1;
+impl<D: Scale, C: Codes, const OFFSET: i32, const SUBS: usize> Format for Symmetric<D, C, OFFSET, SUBS> {
+    const SUBS: usize = SUBS;
     const SUMS: usize = 1;
+    const RARE: bool = SUBS > 1;
+    type Book<S: Isa> = ();
+
+    #[inline(always)]
+    fn book<S: Isa>(_: S, _: DType) {}
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
         s: S,
+        (): (),
         w: [*const u8; G],
         x: [*const u8; T],
         ahead: usize,
         acc: &mut [[S::F; T]; G],
     ) {
         let offset = twice(s, -OFFSET);
-        let mut dot = [[[s.dot_zero(); T]; G]; 2];
-        // SAFETY: fields of a packed block and of an activation block: d, then the codes; the third pair is the whole's.
+        // SAFETY: fields of a packed block and of activation blocks: d, then the codes; the third pair is the whole's.
         unsafe {
-            for t in 0..T {
-                let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 8)), offset);
-                for dot in &mut dot[0] {
-                    dot[t] = start;
-                }
-            }
-            dots::<S, C, false, G, T>(s, &moved(w, 2 * S::LANES), &x, ahead, &mut dot);
-            for g in 0..G {
-                let d = s.load_f16(w[g].cast());
+            for sub in 0..SUBS {
+                let x = moved(x, sub * size_of::<ActBlock>());
+                let codes = moved(w, (D::BYTES + sub * C::BYTES) * S::LANES);
+                let mut dot = [[[s.dot_zero(); T]; G]; 2];
                 for t in 0..T {
-                    let scale = s.mul(d, splat_at(s, x[t], ActBlock::SCALE));
-                    acc[g][t] = s.fma(s.cvt(s.dot_sum(dot[0][g][t])), scale, acc[g][t]);
+                    let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 8)), offset);
+                    for dot in &mut dot[0] {
+                        dot[t] = start;
+                    }
+                }
+                dots::<S, C, false, G, T>(s, &codes, &x, ahead, &mut dot);
+                for g in 0..G {
+                    let d = D::load(s, w[g]);
+                    for t in 0..T {
+                        let scale = s.mul(d, splat_at(s, x[t], ActBlock::SCALE));
+                        acc[g][t] = s.fma(s.cvt(s.dot_sum(dot[0][g][t])), scale, acc[g][t]);
+                    }
                 }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Isa>(s: S, w: *const u8, _sub: usize, out: &mut [S::F; BLOCK]) {
+    unsafe fn weights<S: Isa>(s: S, (): (), w: *const u8, sub: usize, out: &mut [S::F; BLOCK]) {
         // SAFETY: d, then the codes.
         unsafe {
-            let d = s.load_f16(w.cast());
+            let d = D::load(s, w);
             let offset = s.splat_i(OFFSET);
-            each_code::<S, C>(s, w.add(2 * S::LANES), out, |code| s.mul(d, s.cvt(s.sub_i(code, offset))));
+            let codes = w.add((D::BYTES + sub * C::BYTES) * S::LANES);
+            each_code::<S, C>(s, codes, out, |code| s.mul(d, s.cvt(s.sub_i(code, offset))));
         }
     }
 }
@@ -207,10 +287,15 @@ impl<C: Codes, const OFFSET: i32> Format for Symmetric<C, OFFSET> {
 impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
     const SUBS: usize = 1;
     const SUMS: usize = if SPLIT { 2 } else { 1 };
+    type Book<S: Isa> = ();
+
+    #[inline(always)]
+    fn book<S: Isa>(_: S, _: DType) {}
 
     #[inline(always)]
     unsafe fn block<S: Isa, const G: usize, const T: usize>(
         s: S,
+        (): (),
         w: [*const u8; G],
         x: [*const u8; T],
         ahead: usize,
@@ -236,221 +321,11 @@ impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
     }
 
     #[inline(always)]
-    unsafe fn weights<S: Isa>(s: S, w: *const u8, _sub: usize, out: &mut [S::F; BLOCK]) {
+    unsafe fn weights<S: Isa>(s: S, (): (), w: *const u8, _sub: usize, out: &mut [S::F; BLOCK]) {
         // SAFETY: d, m, then the codes.
         unsafe {
             let (d, m) = (s.load_f16(w.cast()), s.load_f16(w.add(2 * S::LANES).cast()));
             each_code::<S, C>(s, w.add(4 * S::LANES), out, |code| s.add(s.mul(d, s.cvt(code)), m));
-        }
-    }
-}
-
-impl Format for Bytes {
-    const SUBS: usize = 1;
-    const SUMS: usize = 1;
-
-    #[inline(always)]
-    unsafe fn block<S: Isa, const G: usize, const T: usize>(
-        s: S,
-        w: [*const u8; G],
-        x: [*const u8; T],
-        ahead: usize,
-        acc: &mut [[S::F; T]; G],
-    ) {
-        let mut sum = [[s.splat_i(0); T]; G];
-        // SAFETY: fields of a packed block and of an activation block: d, then 8 dwords of codes.
-        unsafe {
-            for t in 0..T {
-                let start = s.dot_i8_start(s.broadcast_i(x[t].add(ActBlock::PAIRS + 8)));
-                for sum in &mut sum {
-                    sum[t] = start;
-                }
-            }
-            for j in 0..8 {
-                let mut codes = [s.bytes(s.splat_i(0)); G];
-                for g in 0..G {
-                    let dword = w[g].add((2 + 4 * j) * S::LANES);
-                    codes[g] = s.bytes(s.load_i(dword));
-                    if T == 1 {
-                        s.prefetch(dword.wrapping_add(ahead));
-                    }
-                }
-                for t in 0..T {
-                    let x = s.broadcast_i(x[t].add(4 * j));
-                    for g in 0..G {
-                        sum[g][t] = s.dot_i8(sum[g][t], codes[g], x);
-                    }
-                }
-            }
-            for g in 0..G {
-                let d = s.load_f16(w[g].cast());
-                for t in 0..T {
-                    let scale = s.mul(d, splat_at(s, x[t], ActBlock::SCALE));
-                    acc[g][t] = s.fma(s.cvt(sum[g][t]), scale, acc[g][t]);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn weights<S: Isa>(s: S, w: *const u8, _sub: usize, out: &mut [S::F; BLOCK]) {
-        // SAFETY: d, then 8 dwords of codes.
-        unsafe {
-            let d = s.load_f16(w.cast());
-            for j in 0..8 {
-                let codes = s.load_i(w.add((2 + 4 * j) * S::LANES));
-                out[4 * j] = s.mul(d, s.cvt(s.sra::<24>(s.shl::<24>(codes))));
-                out[4 * j + 1] = s.mul(d, s.cvt(s.sra::<24>(s.shl::<16>(codes))));
-                out[4 * j + 2] = s.mul(d, s.cvt(s.sra::<24>(s.shl::<8>(codes))));
-                out[4 * j + 3] = s.mul(d, s.cvt(s.sra::<24>(codes)));
-            }
-        }
-    }
-}
-
-impl<C: Codes, const SPLIT: bool> SuperAffine<C, SPLIT> {
-    /// Offset of the sub-blocks' scales, in bytes per row; then d and dmin lie before, the minima and codes after.
-    const SCALES: usize = 4;
-    const MINS: usize = 12;
-    const CODES: usize = 20;
-}
-
-impl<C: Codes, const SPLIT: bool> Format for SuperAffine<C, SPLIT> {
-    const SUBS: usize = 8;
-    const SUMS: usize = if SPLIT { 2 } else { 1 };
-
-    #[inline(always)]
-    unsafe fn block<S: Isa, const G: usize, const T: usize>(
-        s: S,
-        w: [*const u8; G],
-        x: [*const u8; T],
-        ahead: usize,
-        acc: &mut [[S::F; T]; G],
-    ) {
-        let mut a = [[s.splat(0.0); T]; G];
-        // SAFETY: fields of a packed block, and 8 activation blocks.
-        unsafe {
-            for sub in 0..8 {
-                let x = moved(x, sub * size_of::<ActBlock>());
-                let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
-                let mut dot = [[[s.dot_zero(); T]; G]; 2];
-                dots::<S, C, SPLIT, G, T>(s, &codes, &x, ahead, &mut dot);
-                for g in 0..G {
-                    let scale = s.scale(s.load_u8(w[g].add((Self::SCALES + sub) * S::LANES)));
-                    for t in 0..T {
-                        let mut sum = s.dot_scaled(dot[0][g][t], scale);
-                        if SPLIT {
-                            sum = s.add_i(sum, s.dot_scaled(dot[1][g][t], scale));
-                        }
-                        a[g][t] = s.fma(s.cvt(sum), splat_at(s, x[t], ActBlock::SCALE), a[g][t]);
-                    }
-                }
-            }
-            // The minima come second: their sums need not hold registers while the products run.
-            let mut b = [[s.splat(0.0); T]; G];
-            for sub in 0..8 {
-                for g in 0..G {
-                    let min = s.cvt(s.load_u8(w[g].add((Self::MINS + sub) * S::LANES)));
-                    for t in 0..T {
-                        let sum = splat_at(s, x[t], sub * size_of::<ActBlock>() + ActBlock::SUM);
-                        b[g][t] = s.fma(min, sum, b[g][t]);
-                    }
-                }
-            }
-            for g in 0..G {
-                let (d, dmin) = (s.load_f16(w[g].cast()), s.load_f16(w[g].add(2 * S::LANES).cast()));
-                for t in 0..T {
-                    acc[g][t] = s.fnma(dmin, b[g][t], s.fma(d, a[g][t], acc[g][t]));
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn weights<S: Isa>(s: S, w: *const u8, sub: usize, out: &mut [S::F; BLOCK]) {
-        // SAFETY: fields of a packed block.
-        unsafe {
-            let scale = s.cvt(s.load_u8(w.add((Self::SCALES + sub) * S::LANES)));
-            let min = s.cvt(s.load_u8(w.add((Self::MINS + sub) * S::LANES)));
-            let step = s.mul(s.load_f16(w.cast()), scale);
-            let offset = s.mul(s.load_f16(w.add(2 * S::LANES).cast()), min);
-            let codes = w.add((Self::CODES + sub * C::BYTES) * S::LANES);
-            each_code::<S, C>(s, codes, out, |code| s.sub(s.mul(step, s.cvt(code)), offset));
-        }
-    }
-}
-
-impl<C: Codes> SuperSymmetric<C> {
-    /// Offset of the sub-blocks' scales, in bytes per row; d lies before, the codes after.
-    const SCALES: usize = 2;
-    const CODES: usize = 18;
-}
-
-impl<C: Codes> Format for SuperSymmetric<C> {
-    const SUBS: usize = 8;
-    const SUMS: usize = 2;
-
-    #[inline(always)]
-    unsafe fn block<S: Isa, const G: usize, const T: usize>(
-        s: S,
-        w: [*const u8; G],
-        x: [*const u8; T],
-        ahead: usize,
-        acc: &mut [[S::F; T]; G],
-    ) {
-        let offset = twice(s, -32);
-        let mut a = [[s.splat(0.0); T]; G];
-        // SAFETY: fields of a packed block, and 8 activation blocks; the pairs of each half start its sum.
-        unsafe {
-            for sub in 0..8 {
-                let x = moved(x, sub * size_of::<ActBlock>());
-                let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
-                let mut dot = [[[s.dot_zero(); T]; G]; 2];
-                for h in 0..2 {
-                    for t in 0..T {
-                        let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 4 * h)), offset);
-                        for dot in &mut dot[h] {
-                            dot[t] = start;
-                        }
-                    }
-                }
-                dots::<S, C, true, G, T>(s, &codes, &x, ahead, &mut dot);
-                for g in 0..G {
-                    let scales = w[g].add((Self::SCALES + 2 * sub) * S::LANES);
-                    let scales = [s.scale(s.load_i8(scales)), s.scale(s.load_i8(scales.add(S::LANES)))];
-                    for t in 0..T {
-                        let sum = s.add_i(
-                            s.dot_scaled(dot[0][g][t], scales[0]),
-                            s.dot_scaled(dot[1][g][t], scales[1]),
-                        );
-                        a[g][t] = s.fma(s.cvt(sum), splat_at(s, x[t], ActBlock::SCALE), a[g][t]);
-                    }
-                }
-            }
-            for g in 0..G {
-                let d = s.load_f16(w[g].cast());
-                for t in 0..T {
-                    acc[g][t] = s.fma(d, a[g][t], acc[g][t]);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn weights<S: Isa>(s: S, w: *const u8, sub: usize, out: &mut [S::F; BLOCK]) {
-        // SAFETY: fields of a packed block.
-        unsafe {
-            let d = s.load_f16(w.cast());
-            let codes = w.add((Self::CODES + sub * C::BYTES) * S::LANES);
-            let offset = s.splat_i(32);
-            each_code::<S, C>(s, codes, out, |code| s.cvt(s.sub_i(code, offset)));
-            for h in 0..2 {
-                let scale = s.cvt(s.load_i8(w.add((Self::SCALES + 2 * sub + h) * S::LANES)));
-                let step = s.mul(d, scale);
-                for out in &mut out[16 * h..][..16] {
-                    *out = s.mul(step, *out);
-                }
-            }
         }
     }
 }

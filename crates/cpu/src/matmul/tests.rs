@@ -3,9 +3,9 @@
 use super::*;
 use crate::isa::CpuIsa;
 use crate::quant::quantise_row;
-use crate::testing::{Random, half_fields, stored_rows};
+use crate::testing::{Random, stored_rows};
 use bytemuck::Zeroable;
-use tensor::blocks::decode;
+use tensor::blocks::{Role, decode, fields};
 
 /// A matrix in stored form.
 struct Stored {
@@ -36,12 +36,13 @@ impl Stored {
         out
     }
 
-    /// A row decoded with other f16 fields: with 1 and 0 its integers, with 0 and 1 its minima or ones.
-    fn weights_with(&self, row: usize, fields: [f32; 2]) -> Vec<f32> {
+    /// A row decoded with other real numbers in its blocks: with scales of 1 and others of 0 its integers, with 0 and 1 its
+    /// minima or ones.
+    fn weights_with(&self, row: usize, scale: f32, other: f32) -> Vec<f32> {
         let mut bytes = self.row(row).to_vec();
         for block in bytes.chunks_mut(self.dtype.block_bytes()) {
-            for (&at, value) in half_fields(self.dtype).iter().zip(fields) {
-                block[at..at + 2].copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
+            for field in fields(self.dtype) {
+                field.put(block, if field.role == Role::Scale { scale } else { other });
             }
         }
         let mut out = vec![0f32; self.k];
@@ -49,33 +50,52 @@ impl Stored {
         out
     }
 
-    /// The f16 field `i` of the block that holds element `at` of a row, or 0.
+    /// The real number `i` of the block that holds element `at` of a row, or 0.
     fn field(&self, row: usize, at: usize, i: usize) -> f32 {
         let block = &self.row(row)[at / self.dtype.block_len() * self.dtype.block_bytes()..];
-        half_fields(self.dtype)
-            .get(i)
-            .map_or(0.0, |&f| half::f16::from_le_bytes([block[f], block[f + 1]]).to_f32())
+        fields(self.dtype).get(i).map_or(0.0, |field| field.get(block))
     }
 
     /// The definition of the `fast` product, in scalars.
     fn fast(&self, row: usize, x: &[ActBlock]) -> f32 {
-        let integers = self.weights_with(row, [1.0, 0.0]);
-        let constants = self.weights_with(row, [0.0, 1.0]);
-        let sum = |b: usize| -> f32 {
-            let products = integers[32 * b..].iter().zip(&x[b].codes).map(|(&w, &x)| w as i32 * i32::from(x));
-            products.sum::<i32>() as f32
+        // What the format's scale has in it besides the stored one.
+        let power = match self.dtype {
+            DType::IQ3_XXS => 0.25,
+            DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => 0.125,
+            _ => 1.0,
         };
+        let integers: Vec<f32> = self.weights_with(row, 1.0, 0.0).iter().map(|w| w / power).collect();
+        let constants = self.weights_with(row, 0.0, 1.0);
+        let dot = |w: &[f32], x: &[i8]| -> f32 {
+            w.iter().zip(x).map(|(&w, &x)| w as i32 * i32::from(x)).sum::<i32>() as f32
+        };
+        let sum = |b: usize| dot(&integers[32 * b..], &x[b].codes);
         let mut acc = 0f32;
         match self.dtype {
-            DType::Q4_K | DType::Q5_K | DType::Q6_K => {
+            DType::NVFP4 => {
+                for (i, x) in x.iter().enumerate() {
+                    for h in 0..2 {
+                        let at = 32 * i + 16 * h;
+                        let d = self.field(row, at, at / 16 % 4);
+                        acc = dot(&integers[at..], &x.codes[16 * h..][..16]).mul_add(d * x.scale, acc);
+                    }
+                }
+            }
+            dtype
+                if dtype.block_len() == 256
+                    && !matches!(dtype, DType::Q8_K | DType::TQ1_0 | DType::TQ2_0) =>
+            {
                 for first in (0..x.len()).step_by(8) {
                     let (mut a, mut b) = (0f32, 0f32);
                     for i in first..first + 8 {
                         a = sum(i).mul_add(x[i].scale, a);
-                        b = (-constants[32 * i]).mul_add(x[i].sum, b);
+                        b = match dtype {
+                            DType::Q2_K => (-dot(&constants[32 * i..], &x[i].codes)).mul_add(x[i].scale, b),
+                            _ => (-constants[32 * i]).mul_add(x[i].sum, b),
+                        };
                     }
-                    acc = self.field(row, 32 * first, 0).mul_add(a, acc);
-                    if self.dtype != DType::Q6_K {
+                    acc = (power * self.field(row, 32 * first, 0)).mul_add(a, acc);
+                    if matches!(dtype, DType::Q2_K | DType::Q4_K | DType::Q5_K) {
                         acc = (-self.field(row, 32 * first, 1)).mul_add(b, acc);
                     }
                 }
@@ -172,7 +192,7 @@ fn products_are_near_the_real_ones() {
         let fast = dtype.is_quantised().then(|| product(&w, Activations::Quantised(&blocks), m, None));
         for row in 0..n {
             let weights = stored.weights(row);
-            let constants = stored.weights_with(row, [0.0, stored_max(&stored, row)]);
+            let constants = stored.weights_with(row, 0.0, stored_max(&stored, row));
             for t in 0..m {
                 let x = &x[t * k..][..k];
                 let pairs = || weights.iter().zip(x).map(|(&w, &x)| (f64::from(w), f64::from(x)));
@@ -202,9 +222,12 @@ fn products_are_near_the_real_ones() {
     }
 }
 
-/// The largest magnitude of a row's second f16 field.
+/// The largest magnitude of a minimum or constant of a row.
 fn stored_max(stored: &Stored, row: usize) -> f32 {
-    (0..stored.k).step_by(stored.dtype.block_len()).fold(0.0, |a, at| a.max(stored.field(row, at, 1).abs()))
+    (0..stored.k).step_by(stored.dtype.block_len()).fold(0.0, |a, at| match fields(stored.dtype).get(1) {
+        Some(field) if field.role != Role::Scale => a.max(stored.field(row, at, 1).abs()),
+        _ => a,
+    })
 }
 
 #[test]
@@ -214,9 +237,7 @@ fn the_extremes_of_codes_do_not_overflow() {
         for fill in [0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f] {
             let mut stored = Stored { dtype, n: 17, k, bytes: vec![fill; 17 * dtype.bytes_for(k).unwrap()] };
             for block in stored.bytes.chunks_mut(dtype.block_bytes()) {
-                for &at in half_fields(dtype) {
-                    block[at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
-                }
+                fields(dtype).iter().for_each(|field| field.put(block, 1.0));
             }
             let signs: [fn(usize) -> f32; 4] = [
                 |_| 1.0,

@@ -1,23 +1,29 @@
 //! The sums of a few lane groups times a few tokens over the whole inner dimension.
 
 use super::format::Format;
+use super::{DecodeBlock, subs};
 use crate::isa::Isa;
 use crate::quant::{ActBlock, BLOCK};
 use std::marker::PhantomData;
+use tensor::DType;
 
 /// A way to compute a product from packed weights and activations.
 pub(super) trait Tile {
     /// Running sums in registers for each row and token.
     const SUMS: usize;
+    /// Whether few shapes of tiles are compiled, see [`Format::RARE`].
+    const RARE: bool = false;
 
     /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`. The weights that come next
     /// lie `ahead` bytes after each `w`.
     ///
     /// # Safety
     /// Each `w` must point at `k` weights of [`Isa::LANES`] packed rows, each `x` at `k` activations of the tile's form;
-    /// `k` must fill whole blocks of the format.
+    /// `k` must fill whole blocks of the format, and `dtype` be one of its types.
+    #[allow(clippy::too_many_arguments, reason = "a product is all of these")]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
+        dtype: DType,
         w: [*const u8; G],
         x: [*const u8; T],
         k: usize,
@@ -29,7 +35,7 @@ pub(super) trait Tile {
 /// 8-bit activations ([`ActBlock`]) and integer products.
 pub(super) struct Fast<F>(PhantomData<F>);
 /// f32 activations and decoded weights: `acc = fma(w, x, acc)` in the order of the inner dimension.
-pub(super) struct Exact<F>(PhantomData<F>);
+pub(super) struct Exact;
 /// f32 activations and plain weights, in the same order as [`Exact`].
 pub(super) struct Plain<P>(PhantomData<P>);
 
@@ -80,20 +86,23 @@ impl Element for Bf16 {
 
 impl<F: Format> Tile for Fast<F> {
     const SUMS: usize = F::SUMS;
+    const RARE: bool = F::RARE;
 
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
+        dtype: DType,
         mut w: [*const u8; G],
         mut x: [*const u8; T],
         k: usize,
         block_bytes: usize,
         ahead: usize,
     ) -> [[S::F; T]; G] {
+        let book = F::book(s, dtype);
         let mut acc = [[s.splat(0.0); T]; G];
         for _ in 0..k / (F::SUBS * BLOCK) {
             // SAFETY: the caller vouches for `k` weights and activations; each round passes one block of them.
-            unsafe { F::block::<S, G, T>(s, w, x, ahead, &mut acc) };
+            unsafe { F::block::<S, G, T>(s, book, w, x, ahead, &mut acc) };
             for w in &mut w {
                 *w = w.wrapping_add(block_bytes);
             }
@@ -105,12 +114,13 @@ impl<F: Format> Tile for Fast<F> {
     }
 }
 
-impl<F: Format> Tile for Exact<F> {
+impl Tile for Exact {
     const SUMS: usize = 1;
 
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
+        dtype: DType,
         w: [*const u8; G],
         x: [*const u8; T],
         k: usize,
@@ -120,10 +130,11 @@ impl<F: Format> Tile for Exact<F> {
         let mut acc = [[s.splat(0.0); T]; G];
         let mut weights = [[s.splat(0.0); BLOCK]; G];
         for at in (0..k).step_by(BLOCK) {
-            let (block, sub) = (at / BLOCK / F::SUBS, at / BLOCK % F::SUBS);
+            let (block, sub) = (at / BLOCK / subs(dtype), at / BLOCK % subs(dtype));
             for g in 0..G {
-                // SAFETY: the caller vouches for the packed blocks of `k` weights.
-                unsafe { F::weights(s, w[g].add(block * block_bytes), sub, &mut weights[g]) };
+                // SAFETY: the caller vouches for the packed blocks of `k` weights, which is what a `DecodeBlock` needs.
+                let w = unsafe { w[g].add(block * block_bytes) };
+                s.enter(DecodeBlock { dtype, w, sub, out: weights[g].as_mut_ptr() });
             }
             for i in 0..BLOCK {
                 for t in 0..T {
@@ -145,6 +156,7 @@ impl<P: Element> Tile for Plain<P> {
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
+        _dtype: DType,
         w: [*const u8; G],
         x: [*const u8; T],
         k: usize,

@@ -14,25 +14,45 @@
 //! | Q4_K | d 2, dmin 2, 8 scales of 1, 8 minima of 1, 8 times (codes) |
 //! | Q5_K | d 2, dmin 2, 8 scales of 1, 8 minima of 1, 8 times (fifth bits, codes) |
 //! | Q6_K | d 2, 16 scales of 1, 8 times (upper bits, codes) |
+//! | Q2_K | d 2, dmin 2, 16 bytes of scale (low nibble) and minimum (high one), 8 times (two bits) |
+//! | Q3_K, IQ1, IQ2 | d 2, 16 scales of 1, 8 times (third bits, two bits) |
+//! | IQ3, IQ4_XS | d 2, 8 scales of 1, 8 times (codes) |
+//! | IQ4_NL | d 2, codes |
+//! | Q1_0 | d 2, 4 times (fifth bits) |
+//! | TQ1_0, TQ2_0 | d 2, 8 times (two bits) |
+//! | Q8_1 | as Q8_0 |
+//! | Q8_K | d 4, 8 times (8 dwords of codes) |
+//! | MXFP4 | exponent 1, codes |
+//! | NVFP4 | 4 scales of 1, 2 times (codes) |
 //!
 //! A dword holds four consecutive weights of a row, so that one broadcast dword of activation codes meets all rows.
 //! *codes* are 4 dwords: byte `i` of dword `j` has weight `4 j + i` of the 32 in its low nibble and weight
-//! `16 + 4 j + i` in its high one. *fifth bits* are one dword: bit `j` of byte `i` belongs to weight `4 j + i`.
-//! *upper bits* are 2 dwords, for the weights 0-15 and 16-31: bits `2 j` and `2 j + 1` of byte `i` belong to weight
-//! `4 j + i` of those 16. The K formats' packed scales are unpacked to bytes; nothing else changes size.
+//! `16 + 4 j + i` in its high one. *fifth bits*, or *third bits*, are one dword: bit `j` of byte `i` belongs to weight
+//! `4 j + i`. *upper bits*, or *two bits*, are 2 dwords, for the weights 0-15 and 16-31: bits `2 j` and `2 j + 1` of byte
+//! `i` belong to weight `4 j + i` of those 16.
+//!
+//! The K formats' packed scales are unpacked to bytes. Points of the code books of IQ1, IQ2 and IQ3 become one code for
+//! each weight, into the signed values that occur ([`super::books`]): 3.6 or 4.3 bits a weight instead of 1.6 to 3.4, and
+//! products without gathers from a table. TQ1_0 takes 2 bits instead of 1.7. Nothing else changes size.
 
+use super::books::{book, inverse};
 use tensor::DType;
-use tensor::blocks::unpack_scales_mins;
+use tensor::blocks::{Coding, Integers, integers, unpack_scales_mins};
 
 const LOW_NIBBLES: u32 = 0x0f0f_0f0f;
 
 /// Bytes of a packed block of `lanes` rows.
 pub(crate) const fn block_bytes(dtype: DType, lanes: usize) -> usize {
-    let unpacked_scales = match dtype {
-        DType::Q4_K | DType::Q5_K => 4,
-        _ => 0,
+    let row = match dtype {
+        DType::Q4_K | DType::Q5_K | DType::Q3_K => dtype.block_bytes() + 4,
+        DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => 2 + 16 + 8 * 12,
+        DType::IQ3_XXS | DType::IQ3_S | DType::IQ4_XS => 2 + 8 + 8 * 16,
+        DType::TQ1_0 | DType::TQ2_0 => 2 + 8 * 8,
+        DType::Q8_1 => 2 + 32,
+        DType::Q8_K => 4 + 256,
+        _ => dtype.block_bytes(),
     };
-    (dtype.block_bytes() + unpacked_scales) * lanes
+    row * lanes
 }
 
 /// One row's place in a packed block.
@@ -60,6 +80,27 @@ impl Lane<'_> {
         for j in 0..4 {
             self.put_dword(dword(j) & LOW_NIBBLES | (dword(j + 4) & LOW_NIBBLES) << 4);
         }
+    }
+
+    /// Writes bits 0 and 1 of the bytes of 8 dwords as *two bits*.
+    fn put_two_bits(&mut self, dword: impl Fn(usize) -> u32) {
+        for part in 0..2 {
+            let bits = |j: usize| dword(4 * part + j) & 0x0303_0303;
+            self.put_dword((0..4).fold(0, |all, j| all | bits(j) << (2 * j)));
+        }
+    }
+
+    /// Writes bit `N` of the bytes of 8 dwords as *fifth bits*.
+    fn put_bits<const N: usize>(&mut self, dword: impl Fn(usize) -> u32) {
+        let bits = |j: usize| dword(j) >> N & 0x0101_0101;
+        self.put_dword((0..8).fold(0, |all, j| all | bits(j) << j));
+    }
+}
+
+/// The codes of a super-block, 32 at a time: `code` gives each weight's.
+fn each_32(block: &Integers, code: impl Fn(i8) -> u8, mut put: impl FnMut(&[u8; 32])) {
+    for codes in block.codes.as_chunks::<32>().0 {
+        put(&codes.map(&code));
     }
 }
 
@@ -118,8 +159,7 @@ pub(crate) fn pack_block(dtype: DType, lanes: usize, lane: usize, src: &[u8], ou
             let (qh, qs) = src[16..].split_at(if dtype == DType::Q5_K { 32 } else { 0 });
             for sub in 0..8 {
                 if dtype == DType::Q5_K {
-                    let bit = |j: usize| (dword_at(qh, 4 * j) >> sub & 0x0101_0101) << j;
-                    to.put_dword((0..8).fold(0, |bits, j| bits | bit(j)));
+                    to.put_bits::<0>(|j| dword_at(qh, 4 * j) >> sub);
                 }
                 to.put_codes(|j| dword_at(qs, sub / 2 * 32 + 4 * j) >> (sub % 2 * 4));
             }
@@ -131,14 +171,96 @@ pub(crate) fn pack_block(dtype: DType, lanes: usize, lane: usize, src: &[u8], ou
             }
             for sub in 0..8 {
                 let (half, run) = (sub / 4, sub % 4);
-                for part in 0..2 {
-                    let bits = |j: usize| {
-                        dword_at(src, 128 + half * 32 + part * 16 + 4 * j) >> (2 * run) & 0x0303_0303
-                    };
-                    to.put_dword((0..4).fold(0, |all, j| all | bits(j) << (2 * j)));
-                }
+                to.put_two_bits(|j| dword_at(src, 128 + half * 32 + 4 * j) >> (2 * run));
                 to.put_codes(|j| dword_at(src, half * 64 + run % 2 * 32 + 4 * j) >> (run / 2 * 4));
             }
         }
+        DType::Q2_K => {
+            to.put([src[80], src[81]]);
+            to.put([src[82], src[83]]);
+            for &both in &src[..16] {
+                to.put([both]);
+            }
+            for sub in 0..8 {
+                to.put_two_bits(|j| dword_at(src, 16 + sub / 4 * 32 + 4 * j) >> (sub % 4 * 2));
+            }
+        }
+        DType::Q8_1 => {
+            to.put([src[0], src[1]]);
+            for j in 0..8 {
+                to.put_dword(dword_at(src, 4 + 4 * j));
+            }
+        }
+        DType::Q8_K => {
+            for j in 0..65 {
+                to.put_dword(dword_at(src, 4 * j));
+            }
+        }
+        DType::Q1_0 => {
+            to.put([src[0], src[1]]);
+            for sub in 0..4 {
+                to.put_dword(fifth_bits(dword_at(src, 2 + 4 * sub)));
+            }
+        }
+        DType::IQ4_NL | DType::MXFP4 => {
+            let codes = if dtype == DType::MXFP4 { 1 } else { 2 };
+            match *src {
+                [e, ..] if dtype == DType::MXFP4 => to.put([e]),
+                _ => to.put([src[0], src[1]]),
+            }
+            for j in 0..4 {
+                to.put_dword(dword_at(src, codes + 4 * j));
+            }
+        }
+        DType::NVFP4 => {
+            for &scale in &src[..4] {
+                // The kernels read exponent and mantissa as they are: of what they would not, 0x7f means zero, bit 7 nothing.
+                to.put([if scale == 0x7f { 0 } else { scale & 0x7f }]);
+            }
+            for sub in 0..2 {
+                let dword = |j: usize| {
+                    let (half, j) = (2 * sub + j / 4, j % 4);
+                    dword_at(src, 4 + 8 * half + j % 2 * 4) >> (j / 2 * 4)
+                };
+                to.put_codes(dword);
+            }
+        }
+        DType::TQ1_0 | DType::TQ2_0 => {
+            let d = dtype.block_bytes() - 2;
+            to.put([src[d], src[d + 1]]);
+            each_32(&whole(dtype, src), |code| (code + 1) as u8, |q| to.put_two_bits(|j| dword_at(q, 4 * j)));
+        }
+        DType::Q3_K | DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => {
+            let block = whole(dtype, src);
+            match dtype {
+                DType::Q3_K => to.put([src[108], src[109]]),
+                DType::IQ1_M => to.put(half::f16::from_f32(Coding::F16Nibbles.get(&src[48..])).to_le_bytes()),
+                _ => to.put([src[0], src[1]]),
+            }
+            block.scales.iter().for_each(|scale| to.put(scale.to_le_bytes()));
+            let put = |q: &[u8; 32]| {
+                to.put_bits::<2>(|j| dword_at(q, 4 * j));
+                to.put_two_bits(|j| dword_at(q, 4 * j));
+            };
+            if dtype == DType::Q3_K {
+                each_32(&block, |code| (code + 4) as u8, put);
+            } else {
+                let codes = inverse(book(dtype));
+                each_32(&block, |level| codes[usize::from(level as u8)], put);
+            }
+        }
+        DType::IQ3_XXS | DType::IQ3_S | DType::IQ4_XS => {
+            let block = whole(dtype, src);
+            to.put([src[0], src[1]]);
+            block.scales.iter().step_by(2).for_each(|scale| to.put(scale.to_le_bytes()));
+            let codes = inverse(book(dtype));
+            let code = |level: i8| codes[usize::from(level as u8)];
+            each_32(&block, code, |q| to.put_codes(|j| dword_at(q, 4 * j)));
+        }
     }
+}
+
+/// The integers of a stored block of a type that has them.
+fn whole(dtype: DType, src: &[u8]) -> Integers {
+    integers(dtype, src).unwrap_or_else(|| unreachable!("{dtype} blocks of whole size have integers"))
 }

@@ -293,13 +293,17 @@ fn the_unmutated_file_is_read_whole() {
 
 #[test]
 fn a_type_the_engine_lacks_is_refused_only_when_asked_for() {
-    let checkpoint = Checkpoint::from_bytes(RawGguf::valid().to_bytes()).expect("valid");
+    let mut file = RawGguf::valid();
+    // I16, as many bytes as before.
+    (file.tensors[2].ne, file.tensors[2].ggml_type) = (vec![9, 6], 25);
+    let checkpoint = Checkpoint::from_bytes(file.to_bytes()).expect("valid");
     assert_eq!(checkpoint.tensor_names().collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(checkpoint.tensor("b").expect("supported").shape, [2, 32]);
     assert_eq!(
         checkpoint.tensor("c").unwrap_err().to_string(),
-        "tensor \"c\" is stored as IQ4_NL, which is not supported \
-         (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K are)"
+        "tensor \"c\" is stored as I16, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, \
+         Q6_K, Q2_K, Q3_K, Q1_0, Q8_1, Q8_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, \
+         TQ1_0, TQ2_0, MXFP4, NVFP4 are)"
     );
     assert_eq!(checkpoint.tensor("d").unwrap_err().to_string(), "the checkpoint has no tensor \"d\"");
 }

@@ -34,7 +34,7 @@ fn array(element_type: u32, count: u64, elements: &[u8]) -> Vec<u8> {
 }
 
 impl RawGguf {
-    /// A small valid file: five pairs; tensors `a` (F32), `b` (Q8_0, two rows) and `c` (IQ4_NL, which the engine lacks).
+    /// A small valid file: five pairs; tensors `a` (F32), `b` (Q8_0, two rows) and `c` (IQ4_NL).
     pub(crate) fn valid() -> Self {
         let floats: Vec<u8> = [0.5f32, -1.0].into_iter().flat_map(f32::to_le_bytes).collect();
         let words = [string("hello"), string("w\u{f6}")].concat();

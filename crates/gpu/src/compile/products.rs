@@ -69,7 +69,7 @@ impl Compiler<'_> {
             crate::agreement::products(self.gpu, m, pair)
         };
         let Some(kernel) = select::agreed_matmul(&self.gpu.capabilities, m, agree)? else {
-            return self.unsupported(node, format!("{dtype} is not a type of weights"));
+            return self.unsupported(node, format!("weights of {dtype} have no kernel on this device"));
         };
         let k = x.width;
         let mut params = counts(&out).to_vec();

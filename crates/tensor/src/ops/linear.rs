@@ -2,6 +2,7 @@
 
 use super::reference::{Bounds, FLUSH, Precision, ReferenceError, Rows, UNIT, rounded, wide};
 use super::{Check, Op, Operand, OperandError, result};
+use crate::blocks::{self, Field, Role};
 use crate::{DType, HostTensor};
 
 /// Activations in a block that shares one 8-bit scale in [`Precision::Fast`].
@@ -96,7 +97,8 @@ fn gather(table: &HostTensor, ids: &[u32]) -> Result<HostTensor, ReferenceError>
 fn gather_bound(table: &HostTensor, ids: &[u32]) -> Result<Vec<f64>, ReferenceError> {
     let (known, width) = (table.dims()[0], table.dims()[1]);
     let mut out = vec![0.0; ids.len() * width];
-    let has_minimum = matches!(table.dtype(), DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K);
+    let added = |field: &Field| matches!(field.role, Role::Constant | Role::Minimum);
+    let has_minimum = blocks::fields(table.dtype()).iter().any(added);
     let mut rows = Rows::of(table);
     for (r, id) in ids.iter().enumerate().filter(|(_, id)| has_minimum && (**id as usize) < known) {
         let parts = rows.parts(*id as usize)?;

@@ -9,7 +9,7 @@
 //! Algorithms*, 3.1).
 
 use super::{Op, OperandError};
-use crate::DType;
+use crate::blocks;
 use crate::host::{HostError, HostTensor};
 
 /// The arithmetic that is allowed, a matter of engine configuration.
@@ -122,13 +122,7 @@ impl<'a> Rows<'a> {
     /// minimum (or the format's fixed offset of codes), `|w - m| + |m|`. Kernels multiply activations with the two
     /// parts separately, so rounding errors scale with these and not with `|w|`.
     pub(crate) fn parts(&mut self, at: usize) -> Result<Vec<f64>, ReferenceError> {
-        let codes = match self.table.dtype() {
-            DType::F32 | DType::F16 | DType::BF16 | DType::U32 => 0..0,
-            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => 2..self.table.dtype().block_bytes(),
-            DType::Q4_1 | DType::Q5_1 => 4..self.table.dtype().block_bytes(),
-            DType::Q4_K | DType::Q5_K => 16..self.table.dtype().block_bytes(),
-            DType::Q6_K => 0..192,
-        };
+        let codes = blocks::codes(self.table.dtype());
         let mut bare = HostTensor::new(self.table.dtype(), &[self.row.len()], self.table.row_bytes(at)?)?;
         let mut offsets = vec![0.0; self.row.len()];
         if !codes.is_empty() {

@@ -4,13 +4,10 @@ mod fill;
 mod shapes;
 mod vocab;
 
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use gristmill::ByteSize;
@@ -19,7 +16,8 @@ use gristmill::parts::tensor::DType;
 
 use crate::args::ThreadArgs;
 use crate::error::Usage;
-use crate::output::{byte_bar, note};
+use crate::output::note;
+use crate::pieces::{self, Piece};
 
 use fill::{Content, Fill, PART};
 use shapes::{SHAPES, Shape, Tensor};
@@ -73,17 +71,9 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
         )));
     }
     let start = Instant::now();
-    // Written under another name and renamed when it is whole: half a file would be read as a model of zeros.
-    let mut part = args.out.clone().into_os_string();
-    part.push(".part");
-    let part = PathBuf::from(part);
     let threads = args.threads.threads.or(std::thread::available_parallelism().ok().map(usize::from));
-    let written = write(&part, shape, &tensors, args.seed, threads.unwrap_or(1));
-    let moved = written.and_then(|len| Ok(std::fs::rename(&part, &args.out).map(|()| len)?));
-    let len = moved.map_err(|e| {
-        let _ = std::fs::remove_file(&part);
-        e.context(format!("{} cannot be written", args.out.display()))
-    })?;
+    let len = write(&args.out, shape, &tensors, args.seed, threads.unwrap_or(1))
+        .with_context(|| format!("{} cannot be written", args.out.display()))?;
     let seconds = start.elapsed().as_secs_f64();
     note(format_args!(
         "{}: {} in {seconds:.1} s ({:.2} GB/s)",
@@ -95,10 +85,9 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
 }
 
 /// A part of a tensor.
-struct Piece {
+struct Part {
     tensor: usize,
     first_block: usize,
-    at: u64,
     len: usize,
 }
 
@@ -114,47 +103,22 @@ fn write(path: &Path, shape: &Shape, tensors: &[Tensor], seed: u64, threads: usi
         writer.declare(name, stored.map_err(|d| anyhow!("no file holds {d}"))?, dims)?;
     }
     let head = writer.head()?;
-    let mut file = File::create(path)?;
-    file.write_all(&head.bytes)?;
-    file.set_len(head.len)?;
-
     let mut fills = vec![];
-    let mut pieces = vec![];
+    let mut parts = vec![];
     for (tensor, ((_, dims, content), place)) in tensors.iter().zip(&head.places).enumerate() {
         fills.push(Fill::new(seed, tensor, content, dims.last().copied().unwrap_or(1)));
         let block = content.dtype().block_bytes();
         let step = (PIECE / block).next_multiple_of(PART);
         let blocks = (place.end - place.start) as usize / block;
-        pieces.extend((0..blocks).step_by(step).map(|first_block| Piece {
-            tensor,
-            first_block,
+        parts.extend((0..blocks).step_by(step).map(|first_block| Piece {
             at: place.start + (first_block * block) as u64,
-            len: step.min(blocks - first_block) * block,
+            what: Part { tensor, first_block, len: step.min(blocks - first_block) * block },
         }));
     }
-    let bar = byte_bar("writing");
-    bar.set_length(head.len);
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<()> {
-        // Its own file, for its own position.
-        let mut file = OpenOptions::new().write(true).open(path)?;
-        let mut buffer = vec![];
-        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            buffer.resize(piece.len, 0);
-            fills[piece.tensor].fill(piece.first_block, &mut buffer);
-            file.seek(SeekFrom::Start(piece.at))?;
-            file.write_all(&buffer)?;
-            bar.inc(piece.len as u64);
-        }
+    pieces::write(path, &head, &parts, threads, |part, buffer| {
+        buffer.resize(part.len, 0);
+        fills[part.tensor].fill(part.first_block, buffer);
         Ok(())
-    };
-    let failed = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let ended = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| bail!("a thread panicked")));
-        // Every thread is waited for, whatever the others say.
-        let ended: Vec<Result<()>> = ended.collect();
-        ended.into_iter().collect::<Result<()>>()
-    });
-    bar.finish_and_clear();
-    failed.map(|()| head.len)
+    })?;
+    Ok(head.len)
 }

@@ -1,0 +1,322 @@
+//! `gristmill quantize`: a model file in fewer bits.
+
+mod importance;
+mod policy;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use gristmill::parts::formats::TensorView;
+use gristmill::parts::formats::gguf::{GgmlType, GgufMetadata, GgufWriter, Value};
+use gristmill::parts::tensor::encode::{self, EncodeError};
+use gristmill::parts::tensor::{DType, blocks};
+use gristmill::{ByteSize, Checkpoint};
+
+use crate::args::ThreadArgs;
+use crate::error::Usage;
+use crate::output::{note, warn};
+use crate::pieces::{self, Piece};
+
+use importance::Importance;
+use policy::{Facts, MIXES, Mix, fitting, may_change};
+
+/// Write a GGUF model in fewer bits, or in more
+///
+/// TYPE names a mix: a base type, and rules that give more bits to the matrices that errors hurt most. The rules are those
+/// of llama.cpp, which reads the files. Norms, biases and other small tensors stay as they are. F16, BF16 and F32 also undo
+/// a quantisation, as far as its values allow.
+///
+/// The new file is written beside OUT and renamed when it is whole.
+#[derive(Args, Debug)]
+pub(crate) struct QuantizeArgs {
+    /// GGUF file to read
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// GGUF file to write
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// Mix of types, in any case
+    #[arg(value_name = "TYPE", ignore_case = true, value_parser = PossibleValuesParser::new(MIXES.iter().map(|m| m.name)))]
+    mix: String,
+    /// Importance matrix: what errors in each column cost, as llama.cpp's imatrix measures it
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Type for the tensors whose name has PATTERN in it, where `*` is any text; the first that fits counts
+    #[arg(long, value_name = "PATTERN=TYPE", value_parser = tensor_type)]
+    tensor_type: Vec<(String, DType)>,
+    /// Give all matrices the base type, without the rules of the mix
+    #[arg(long)]
+    pure: bool,
+    #[command(flatten)]
+    threads: ThreadArgs,
+}
+
+fn tensor_type(text: &str) -> Result<(String, DType), String> {
+    let (pattern, name) = text.split_once('=').ok_or("is not PATTERN=TYPE, as in `ffn_down=q6_k`")?;
+    if pattern.is_empty() {
+        return Err("has no PATTERN before the `=`".into());
+    }
+    let encodable = || DType::ALL.into_iter().filter(|d| encode::has_encoder(*d));
+    let found = encodable().find(|d| d.name().eq_ignore_ascii_case(name));
+    let known = || encodable().map(|d| d.name().to_lowercase()).collect::<Vec<_>>().join(", ");
+    found.map(|d| (pattern.to_owned(), d)).ok_or_else(|| format!("`{name}` is none of {}", known()))
+}
+
+/// Whether a name has the pattern in it; `*` stands for any text.
+fn has(name: &str, pattern: &str) -> bool {
+    let mut rest = name;
+    pattern.split('*').all(|part| match rest.find(part) {
+        Some(at) => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}
+
+/// What becomes of a tensor.
+struct Job<'a> {
+    view: TensorView<'a>,
+    to: DType,
+    importance: Option<&'a [f32]>,
+    /// Pieces that are not done.
+    left: AtomicUsize,
+}
+
+/// Some rows of a tensor.
+struct Rows {
+    job: usize,
+    first: usize,
+    count: usize,
+}
+
+/// Elements that a thread decodes at a time, about.
+const PIECE: usize = 1 << 18;
+
+/// Runs the command.
+pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
+    let mix =
+        Mix::named(&args.mix).ok_or_else(|| Usage::error(format!("there is no type `{}`", args.mix)))?;
+    let checkpoint = Checkpoint::open(&args.input)?;
+    let Some(metadata) = checkpoint.gguf() else {
+        return Err(Usage::error(format!(
+            "{} is a Hugging Face folder: give a GGUF file of the model, which is converted already",
+            args.input.display()
+        )));
+    };
+    if same_file(args) {
+        return Err(Usage::error(format!(
+            "{} is the file to read: give another name to write to",
+            args.output.display()
+        )));
+    }
+    let importance = args.imatrix.as_deref().map(Importance::open).transpose()?;
+    let facts = Facts::of(metadata, checkpoint.tensor_names(), importance.is_some());
+    let jobs = jobs(args, mix, &checkpoint, &facts, importance.as_ref())?;
+    remark(&jobs, importance.as_ref());
+
+    let start = Instant::now();
+    let writer = header(args, mix, metadata, &jobs)?;
+    let head = writer.head()?;
+    let mut pieces = vec![];
+    for (index, (job, place)) in jobs.iter().zip(&head.places).enumerate() {
+        let (rows, k) = extent(&job.view);
+        let row_bytes = job.to.bytes_for(k).context("rows of whole blocks")? as u64;
+        let step = (PIECE / k.max(1)).max(1);
+        let parts = (0..rows).step_by(step).map(|first| Piece {
+            at: place.start + first as u64 * row_bytes,
+            what: Rows { job: index, first, count: step.min(rows - first) },
+        });
+        pieces.extend(parts);
+        job.left.store(rows.div_ceil(step), Ordering::Relaxed);
+    }
+    let threads = args.threads.threads.or(std::thread::available_parallelism().ok().map(usize::from));
+    pieces::write(&args.output, &head, &pieces, threads.unwrap_or(1), |rows, out| {
+        let job = &jobs[rows.job];
+        job.make(rows, out)?;
+        if job.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            checkpoint.release(job.view.name);
+        }
+        Ok(())
+    })
+    .with_context(|| format!("{} cannot be written", args.output.display()))?;
+    let weights: usize = jobs.iter().map(|job| job.view.shape.iter().product::<usize>()).sum();
+    note(format_args!(
+        "{}: {} in place of {}, {:.2} bits a weight, in {:.1} s",
+        args.output.display(),
+        ByteSize(head.len),
+        ByteSize(checkpoint.file_bytes()),
+        8.0 * head.len as f64 / weights.max(1) as f64,
+        start.elapsed().as_secs_f64(),
+    ));
+    Ok(())
+}
+
+fn same_file(args: &QuantizeArgs) -> bool {
+    let found = [&args.input, &args.output].map(|path| path.canonicalize().ok());
+    found[0].is_some() && found[0] == found[1]
+}
+
+/// Rows and their length.
+fn extent(view: &TensorView) -> (usize, usize) {
+    let k = view.shape.last().copied().unwrap_or(1);
+    (view.shape.iter().rev().skip(1).product(), k)
+}
+
+fn jobs<'a>(
+    args: &QuantizeArgs,
+    mix: &Mix,
+    checkpoint: &'a Checkpoint,
+    facts: &Facts,
+    importance: Option<&'a Importance>,
+) -> Result<Vec<Job<'a>>> {
+    let mut unused: Vec<&(String, DType)> = args.tensor_type.iter().collect();
+    let mut jobs = vec![];
+    for name in checkpoint.tensor_names() {
+        let view = checkpoint.tensor(name)?;
+        let (rows, k) = extent(&view);
+        let given = args.tensor_type.iter().find(|(pattern, _)| has(name, pattern));
+        let to = match given {
+            _ if !may_change(name, &view.shape) => view.dtype,
+            Some(given) => {
+                unused.retain(|one| one.0 != given.0);
+                if !k.is_multiple_of(given.1.block_len()) {
+                    bail!("{name} cannot be {}: its rows of {k} elements are no whole blocks", given.1);
+                }
+                given.1
+            }
+            None if args.pure => fitting(mix.base, k),
+            None => mix.of(facts, name, &view.shape),
+        };
+        let experts = if view.shape.len() > 2 { rows / view.shape[view.shape.len() - 2].max(1) } else { 1 };
+        let importance = match importance {
+            Some(importance) if to != view.dtype => importance.of(name, experts, k)?,
+            _ => None,
+        };
+        jobs.push(Job { view, to, importance, left: AtomicUsize::new(0) });
+    }
+    if let Some((pattern, _)) = unused.first() {
+        return Err(Usage::error(format!(
+            "--tensor-type {pattern}: no tensor of {} that may change has that in its name",
+            args.input.display()
+        )));
+    }
+    Ok(jobs)
+}
+
+/// Says what a user may not expect.
+fn remark(jobs: &[Job], importance: Option<&Importance>) {
+    let changed = || jobs.iter().filter(|job| job.to != job.view.dtype);
+    let again = changed().filter(|job| job.view.dtype.is_quantised());
+    let mut types: Vec<&str> = again.clone().map(|job| job.view.dtype.name()).collect();
+    types.sort_unstable();
+    types.dedup();
+    if !types.is_empty() {
+        warn(format_args!(
+            "{} tensors are {} already: they are decoded first, and what that lost stays lost",
+            again.count(),
+            types.join(" and ")
+        ));
+    }
+    if let Some(importance) = importance {
+        let met = changed().filter(|job| job.importance.is_some()).count();
+        let all = changed().count();
+        note(format_args!("importance of {} matrices, for {met} of the {all} that change", importance.len()));
+        if met == 0 && all > 0 {
+            warn("the importance matrix knows none of the matrices: it was made for another model");
+        }
+    }
+}
+
+/// The new file's metadata and tensors.
+fn header(
+    args: &QuantizeArgs,
+    mix: &Mix,
+    metadata: &GgufMetadata,
+    jobs: &[Job],
+) -> Result<GgufWriter<'static>> {
+    let mut writer = GgufWriter::new();
+    // Of shards, the new file has none.
+    for (key, value) in metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
+        writer.metadata(key, value.clone());
+    }
+    writer.metadata("general.file_type", Value::U32(mix.file_type));
+    if jobs.iter().any(|job| job.to.is_quantised()) {
+        writer.metadata("general.quantization_version", Value::U32(2));
+    }
+    if let Some(path) = &args.imatrix {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        writer.metadata("quantize.imatrix.file", Value::String(name));
+    }
+    for job in jobs {
+        let stored = GgmlType::try_from(job.to).map_err(|d| anyhow!("no file holds {d}"))?;
+        writer.declare(job.view.name, stored, &job.view.shape)?;
+    }
+    Ok(writer)
+}
+
+impl Job<'_> {
+    /// The bytes of some rows.
+    fn make(&self, rows: &Rows, out: &mut Vec<u8>) -> Result<()> {
+        let (all, k) = extent(&self.view);
+        let (from, to) = (self.view.dtype, self.to);
+        let row_bytes = self.view.bytes.len() / all.max(1);
+        let stored = &self.view.bytes[rows.first * row_bytes..][..rows.count * row_bytes];
+        if from == to {
+            out.clear();
+            out.extend_from_slice(stored);
+            return Ok(());
+        }
+        let mut values = vec![0.0; rows.count * k];
+        blocks::decode(from, stored, &mut values)?;
+        out.resize(to.bytes_for(values.len()).context("rows of whole blocks")?, 0);
+        let width = (out.len() / rows.count.max(1)).max(1);
+        let per_expert = self.view.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1);
+        for (i, (row, out)) in values.chunks_exact(k.max(1)).zip(out.chunks_exact_mut(width)).enumerate() {
+            let at = rows.first + i;
+            let importance = self.importance.map(|v| &v[at / per_expert % (v.len() / k).max(1) * k..][..k]);
+            encode::encode(to, row, importance, out).map_err(|e| self.failed(at, e))?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, row: usize, error: EncodeError) -> anyhow::Error {
+        let advice = match error {
+            EncodeError::TooLarge { dtype: DType::F16, .. } => "; BF16 has room for it",
+            EncodeError::NotFinite { .. } => "; the file is damaged",
+            _ => "",
+        };
+        anyhow!("{} row {row}: {error}{advice}", self.view.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_parts_of_names() {
+        for (pattern, fits) in [
+            ("ffn_down", true),
+            ("blk.3.*weight", true),
+            ("*", true),
+            ("blk.*.ffn_*.weight", true),
+            ("blk.4", false),
+            ("weight*blk", false),
+            ("ffn_up", false),
+        ] {
+            assert_eq!(has("blk.3.ffn_down.weight", pattern), fits, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn types_of_tensors_are_read() {
+        assert_eq!(tensor_type("a*b=q6_K"), Ok(("a*b".into(), DType::Q6_K)));
+        assert!(tensor_type("a=iq2_xs").unwrap_err().contains("`iq2_xs` is none of f32, f16"));
+        assert!(tensor_type("=q8_0").is_err() && tensor_type("q8_0").is_err());
+    }
+}
