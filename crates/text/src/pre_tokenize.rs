@@ -299,7 +299,11 @@ mod tests {
         let mut out = Vec::new();
         let text = "  --a \n";
         let pre = stage(pattern).unwrap();
-        pre.split::<()>(text, &mut |piece| Ok(out.push(piece.to_owned()))).unwrap();
+        pre.split::<()>(text, &mut |piece| {
+            out.push(piece.to_owned());
+            Ok(())
+        })
+        .unwrap();
         assert_eq!(out, [" ", " --", "a", " \n"]);
         assert!(stage("a?+b").is_none() && stage("(?>a)b").is_none() && stage("a(?=b)").is_none());
     }
