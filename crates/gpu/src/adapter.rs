@@ -55,7 +55,8 @@ pub struct AdapterInfo {
 
 impl fmt::Display for AdapterInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, {})", self.name, self.api, self.driver)
+        let software = if self.kind == "software" { ", in software" } else { "" };
+        write!(f, "{} ({}, {}{software})", self.name, self.api, self.driver)
     }
 }
 

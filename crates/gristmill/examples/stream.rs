@@ -1,4 +1,4 @@
-//! Streams an answer: `cargo run --release -p gristmill --example stream -- MODEL "Why is the sky blue?"`.
+//! Streams an answer: `cargo run --release --example stream -- MODEL "Why is the sky blue?"`.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: stream MODEL QUESTION".into());
     };
     let mut llm = Llm::load(model, &LoadOptions::default())?;
-    for piece in llm.chat(&[Message::new("user", question)], &Generate::default().max_tokens(64))? {
+    for piece in llm.chat(&[Message::new("user", question)], &Generate::default())? {
         print!("{}", piece?);
         std::io::stdout().flush()?;
     }

@@ -59,7 +59,7 @@ pub use generation::{Generation, Outcome, StopReason};
 pub use graph::backend::{Precision, StepProfile};
 pub use graph::{PlanReport, PortKind};
 #[cfg(not(target_arch = "wasm32"))]
-pub use llm::{Generate, Llm, LoadOptions, load_engine};
+pub use llm::{Generate, Llm, LoadOptions, fresh_seed, load_engine};
 pub use models::{Model, ModelInfo};
 #[cfg(not(target_arch = "wasm32"))]
 pub use score::score;

@@ -155,7 +155,7 @@ impl Llm {
         let task = Task::Generate {
             max_tokens: options.max_tokens,
             sampling: options.sampling.clone(),
-            entropy: entropy(),
+            entropy: fresh_seed(),
             stop,
         };
         let id = self.engine.submit(Request { prompt, task })?;
@@ -219,7 +219,7 @@ pub fn load_engine(
 }
 
 /// A seed for requests that name none.
-fn entropy() -> u64 {
+pub fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(SystemTime::now())
 }

@@ -15,8 +15,8 @@ use crate::resolve::describe;
 /// Answer a prompt, streamed
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The prompt; `-` reads standard input
-    prompt: Option<String>,
+    /// The prompt, of one or more words; `-`, and none where standard input is not a terminal, reads standard input
+    prompt: Vec<String>,
     /// Continue the prompt as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
@@ -66,7 +66,7 @@ struct SamplingArgs {
     /// Add BIAS to the logit of token ID, `-inf` forbids it; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Seed of the draws; the same seed gives the same text
+    /// Seed of the draws; the same seed gives the same text [default: another each time, told at the end]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
@@ -98,11 +98,20 @@ impl SamplingArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: RunArgs) -> Result<()> {
-    let sampling = args.sampling.resolve()?;
+    let mut sampling = args.sampling.resolve()?;
+    if sampling.temperature > 0.0 {
+        sampling.seed.get_or_insert_with(gristmill::fresh_seed);
+    }
     if args.stop.iter().any(String::is_empty) {
         return Err(Usage::error("--stop needs text: an empty stop string would end every output"));
     }
-    let prompt = super::text_argument(args.prompt, "the prompt")?;
+    let prompt = (!args.prompt.is_empty()).then(|| args.prompt.join(" "));
+    let prompt = super::text_argument(prompt, "the prompt")?;
+    if prompt.trim().is_empty() && !args.raw {
+        return Err(Usage::error(
+            "the prompt is empty: say something, or let the model begin with --raw \"\"",
+        ));
+    }
     let mut llm = args.load.llm()?;
     describe(llm.engine());
 
@@ -143,8 +152,9 @@ fn stream(llm: &mut Llm, ids: Vec<u32>, options: &Generate) -> Result<()> {
             StopReason::MaxTokens => "token limit reached",
             StopReason::ContextFull => "prompt and output fill the context",
         };
+        let seed = options.sampling.seed.map(|seed| format!("; seed {seed}")).unwrap_or_default();
         note(format_args!(
-            "{} prompt tokens, {} generated in {:.2} s (first after {:.2} s); {reason}",
+            "{} prompt tokens, {} generated in {:.2} s (first after {:.2} s); {reason}{seed}",
             outcome.prompt_tokens,
             outcome.generated.len(),
             start.elapsed().as_secs_f64(),
