@@ -38,7 +38,7 @@ const NO_ARCHITECTURES: &[&str] = &["llama.cpp", "llama_cpp", "llama-gguf-split"
 /// Files whose business such names are: kinds of tokenizers and of rotary scaling are called after the first model that
 /// had them.
 const NAMED_AFTER_MODELS: &[&str] = &[
-    "crates/text/src/pre_tokenize.rs",
+    "crates/text/src/families.rs",
     "crates/text/src/gguf.rs",
     "crates/text/src/error.rs",
     "crates/models/src/rope.rs",

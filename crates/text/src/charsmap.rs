@@ -25,17 +25,20 @@ const VALUE: u32 = 1 << 31;
 impl Charsmap {
     /// Reads and checks the table: every step from any unit stays inside it.
     pub(crate) fn new(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        let bad = |why: &str| TokenizerError::BadVocab(format!("the table of replacements (precompiled_charsmap) {why}"));
+        let bad = |why: &str| {
+            TokenizerError::BadVocab(format!("the table of replacements (precompiled_charsmap) {why}"))
+        };
         let (length, rest) = bytes.split_first_chunk().ok_or_else(|| bad("is cut off"))?;
         let length = u32::from_le_bytes(*length) as usize;
         let (units, replacements) = rest.split_at_checked(length).ok_or_else(|| bad("is cut off"))?;
-        let units: Vec<u32> =
-            units.as_chunks::<4>().0.iter().map(|unit| u32::from_le_bytes(*unit)).collect();
-        let inside = |(at, &unit): (usize, &u32)| unit & VALUE != 0 || (at ^ offset(unit)) | 0xFF < units.len();
-        if length % 4 != 0 || units.is_empty() || !units.iter().enumerate().all(inside) {
+        let units: Vec<u32> = units.as_chunks::<4>().0.iter().map(|unit| u32::from_le_bytes(*unit)).collect();
+        let inside =
+            |(at, &unit): (usize, &u32)| unit & VALUE != 0 || (at ^ offset(unit)) | 0xFF < units.len();
+        if !length.is_multiple_of(4) || units.is_empty() || !units.iter().enumerate().all(inside) {
             return Err(bad("is no double array"));
         }
-        let replacements = std::str::from_utf8(replacements).map_err(|_| bad("has replacements that are no UTF-8"))?;
+        let replacements =
+            std::str::from_utf8(replacements).map_err(|_| bad("has replacements that are no UTF-8"))?;
         Ok(Self { units, replacements: replacements.to_owned() })
     }
 
@@ -88,7 +91,9 @@ mod tests {
 
     #[test]
     fn broken_tables_are_refused() {
-        for bytes in [&[][..], &[9, 0, 0], &[8, 0, 0, 0, 1, 2, 3, 4], &[0, 0, 0, 0], &[4, 0, 0, 0, 0, 4, 0, 0]] {
+        for bytes in
+            [&[][..], &[9, 0, 0], &[8, 0, 0, 0, 1, 2, 3, 4], &[0, 0, 0, 0], &[4, 0, 0, 0, 0, 4, 0, 0]]
+        {
             let message = Charsmap::new(bytes).err().unwrap().to_string();
             assert!(message.contains("precompiled_charsmap"), "{message}");
         }

@@ -217,23 +217,12 @@ static TABLE: &[(&[&str], Family)] = &[
         GPT2,
     ),
     (
-        &[
-            "jina-es",
-            "jina-de",
-            "jina-v2-es",
-            "jina-v2-de",
-            "jina-v1-en",
-            "jina-v2-code",
-            "roberta-bpe",
-        ],
+        &["jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en", "jina-v2-code", "roberta-bpe"],
         Family { mask: Some("<mask>"), ..GPT2 },
     ),
     (&["modern-bert"], Family { mask: Some("[MASK]"), ..GPT2 }),
     (&["mpt", "olmo"], Family { nfc: true, ..GPT2 }),
-    (
-        &["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"],
-        DIGITS_GPT2,
-    ),
+    (&["smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"], DIGITS_GPT2),
     (&["command-r"], Family { nfc: true, ..DIGITS_GPT2 }),
     (
         &[

@@ -131,10 +131,7 @@ impl Tokenizer {
     }
 }
 
-fn byte_level_bpe(
-    file: GgufVocab,
-    family: &Family,
-) -> Result<Tokenizer, TokenizerError> {
+fn byte_level_bpe(file: GgufVocab, family: &Family) -> Result<Tokenizer, TokenizerError> {
     let pre = PreTokenizer::new(family, file.pre.as_deref().unwrap_or_default())?;
     let mut vocab = vocab(&file, |_, kind, text| Ok(bpe_bytes(kind, text)))?;
     if let Some(mask) = family.mask {
@@ -153,13 +150,11 @@ const PHI3: [&str; 3] = ["<|placeholder1|>", "<|user|>", "<|assistant|>"];
 const PHI3_PLAIN: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 /// SentencePiece BPE: `llama` merges by score, everything else by its list.
-fn sentence_piece(
-    file: GgufVocab,
-) -> Result<Tokenizer, TokenizerError> {
+fn sentence_piece(file: GgufVocab) -> Result<Tokenizer, TokenizerError> {
     let by_score = file.model == "llama";
     let mut vocab = vocab(&file, spm_bytes)?;
     let has = |name: &&str| file.tokens.iter().any(|text| text == name.as_bytes());
-    if by_score && PHI3.iter().all(|name| has(name)) {
+    if by_score && PHI3.iter().all(has) {
         // GGUF has no place for this: Phi-3's special tokens take the white space behind them.
         vocab.set_special_rules(&PHI3_PLAIN, Rules { rstrip: true, ..Rules::default() });
     }
@@ -175,9 +170,7 @@ fn sentence_piece(
     finish(file, vocab, Model::Spm(Box::new(model)), add_bos, prefix)
 }
 
-fn unigram(
-    file: GgufVocab,
-) -> Result<Tokenizer, TokenizerError> {
+fn unigram(file: GgufVocab) -> Result<Tokenizer, TokenizerError> {
     if file.scores.len() != file.tokens.len() {
         let (scores, tokens) = (file.scores.len(), file.tokens.len());
         return Err(TokenizerError::BadVocab(format!("{scores} scores for {tokens} tokens")));

@@ -146,7 +146,8 @@ mod tests {
             }
             let tokens = source["added_tokens"].as_array_mut().unwrap();
             // The crate numbers added tokens itself, from the size of the vocabulary on.
-            let plain = tokenizers::Tokenizer::from_bytes(std::fs::read(folder.join("tokenizer.json")).unwrap());
+            let plain =
+                tokenizers::Tokenizer::from_bytes(std::fs::read(folder.join("tokenizer.json")).unwrap());
             let next = plain.unwrap().get_vocab_size(true) as u64;
             let added = [
                 ("<left>", true, false, false, false, true),

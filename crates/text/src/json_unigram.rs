@@ -128,15 +128,33 @@ mod tests {
 
     /// Ours and the crate's, of every shape that is read here.
     static PAIRS: LazyLock<Vec<(Tokenizer, tokenizers::Tokenizer)>> = LazyLock::new(|| {
-        let words = ["\u{2581}", "a", "b", "ab", "\u{2581}a", "\u{2581}ab", "ba", "aba", "é", "e", "\u{2581}b\u{2581}a", "xy", "漢"];
+        let words = [
+            "\u{2581}",
+            "a",
+            "b",
+            "ab",
+            "\u{2581}a",
+            "\u{2581}ab",
+            "ba",
+            "aba",
+            "é",
+            "e",
+            "\u{2581}b\u{2581}a",
+            "xy",
+            "漢",
+        ];
         let mut vocab = vec![json!(["<unk>", 0.0]), json!(["</s>", 0.0])];
-        vocab.extend(words.iter().enumerate().map(|(i, word)| json!([word, -1.0 - (i * 7 % 5) as f64 * 0.75])));
-        let with_bytes: Vec<Value> =
-            vocab.iter().cloned().chain((0..256).map(|byte| json!([format!("<0x{byte:02X}>"), -9.0]))).collect();
-        let metaspace = |scheme: &str, split: bool| {
-            json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": scheme, "split": split})
-        };
-        let white = |then: Value| json!({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, then]});
+        vocab.extend(
+            words.iter().enumerate().map(|(i, word)| json!([word, -1.0 - (i * 7 % 5) as f64 * 0.75])),
+        );
+        let with_bytes: Vec<Value> = vocab
+            .iter()
+            .cloned()
+            .chain((0..256).map(|byte| json!([format!("<0x{byte:02X}>"), -9.0])))
+            .collect();
+        let metaspace = |scheme: &str, split: bool| json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": scheme, "split": split});
+        let white =
+            |then: Value| json!({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, then]});
         let normal = |steps: Value| json!({"type": "Sequence", "normalizers": steps});
         let collapse = json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
         let strip = json!({"type": "Strip", "strip_left": false, "strip_right": true});

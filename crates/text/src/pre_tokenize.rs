@@ -163,7 +163,7 @@ fn split_from<E>(
                 let mut at = 0;
                 let mut left = run.chars().count();
                 for (index, c) in run.char_indices() {
-                    if index > at && left % 3 == 0 {
+                    if index > at && left.is_multiple_of(3) {
                         split_from(rest, &run[at..index], piece)?;
                         at = index;
                     }
@@ -186,11 +186,7 @@ fn split_from<E>(
 }
 
 /// Pieces of as many characters as the highest power of two that is left.
-fn split_powers<E>(
-    rest: &[Stage],
-    run: &str,
-    piece: &mut dyn FnMut(&str) -> Result<(), E>,
-) -> Result<(), E> {
+fn split_powers<E>(rest: &[Stage], run: &str, piece: &mut dyn FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let mut left = run.chars().count();
     let mut run = run;
     while left > 0 {
@@ -268,7 +264,10 @@ mod tests {
         assert_eq!(pieces("superbpe", "a1234567b٣٤٥٦"), ["a", "1", "234", "567", "b", "٣", "٤٥٦"]);
         assert_eq!(pieces("afmoe", "1234567 12 123"), ["1", "234", "567", " ", "12", " ", "123"]);
         // Behind the digits a word goes on: no threes, and the next pass splits from the left.
-        assert_eq!(pieces("tiny_aya", "1234 1234x 12345."), ["1", "234", " ", "123", "4", "x", " ", "12", "345", "."]);
+        assert_eq!(
+            pieces("tiny_aya", "1234 1234x 12345."),
+            ["1", "234", " ", "123", "4", "x", " ", "12", "345", "."]
+        );
     }
 
     #[test]
@@ -300,7 +299,11 @@ mod tests {
         let mut out = Vec::new();
         let text = "  --a \n";
         let pre = stage(pattern).unwrap();
-        pre.split::<()>(text, &mut |piece| Ok(out.push(piece.to_owned()))).unwrap();
+        pre.split::<()>(text, &mut |piece| {
+            out.push(piece.to_owned());
+            Ok(())
+        })
+        .unwrap();
         assert_eq!(out, [" ", " --", "a", " \n"]);
         assert!(stage("a?+b").is_none() && stage("(?>a)b").is_none() && stage("a(?=b)").is_none());
     }

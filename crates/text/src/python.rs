@@ -148,7 +148,12 @@ pub(crate) fn indent(text: &str, by: &str, first: bool, blank: bool) -> String {
 
 /// The lines of a text as Python's `splitlines` finds them, but that one which ends in a line break has an empty last line.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
-    let ends = |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends = |c| {
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;

@@ -11,7 +11,8 @@ pub(crate) struct Rwkv {
 
 impl Rwkv {
     pub(crate) fn new(vocab: &Vocab, unknown: Option<u32>) -> Result<Self, TokenizerError> {
-        let ordinary = vocab.iter().filter(|(_, token)| matches!(token.kind, Kind::Normal | Kind::UserDefined));
+        let ordinary =
+            vocab.iter().filter(|(_, token)| matches!(token.kind, Kind::Normal | Kind::UserDefined));
         Ok(Self { trie: Trie::new(ordinary.map(|(id, token)| (&*token.bytes, id)))?, unknown })
     }
 

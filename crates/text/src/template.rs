@@ -344,7 +344,8 @@ const BYTES_PER_FUEL: u64 = 64;
 /// The value as JSON has it, for as long as there is fuel: a list that was joined to itself a few times is longer than any
 /// memory, and small until something walks it.
 fn plain(state: &State<'_, '_>, value: &Jinja, depth: usize) -> Result<Value, Error> {
-    let not_json = |what: String| Error::new(ErrorKind::BadSerialization, format!("tojson: {what} is not JSON"));
+    let not_json =
+        |what: String| Error::new(ErrorKind::BadSerialization, format!("tojson: {what} is not JSON"));
     let length = value.as_str().map_or(0, str::len) as u64;
     state.consume_fuel(1 + length / BYTES_PER_FUEL)?;
     let depth = depth.checked_sub(1).ok_or_else(|| not_json("something as deep as this".to_owned()))?;

@@ -178,7 +178,10 @@ impl Tokenizer {
             Model::Json(_) => Default::default(),
             _ => {
                 let matchers = |kinds: &[Kind]| Matchers::new(&parts.vocab, kinds, &parts.model);
-                (matchers(&[Kind::Control, Kind::Unknown, Kind::UserDefined])?, matchers(&[Kind::UserDefined])?)
+                (
+                    matchers(&[Kind::Control, Kind::Unknown, Kind::UserDefined])?,
+                    matchers(&[Kind::UserDefined])?,
+                )
             }
         };
         Ok(Self { parts, all, user })

@@ -32,8 +32,7 @@ impl Trie {
             return Err(TokenizerError::BadVocab(message));
         }
         sorted.sort_unstable();
-        let mut trie =
-            Self { nodes: vec![Node { first: 0, count: 0, token: NONE }], labels: vec![0] };
+        let mut trie = Self { nodes: vec![Node { first: 0, count: 0, token: NONE }], labels: vec![0] };
         // Nodes are numbered level by level, so that the children of one are neighbours.
         let mut level = vec![(0u32, 0usize..sorted.len())];
         for depth in 0.. {

@@ -100,8 +100,11 @@ impl Unigram {
         if let Some(id) = scores.iter().position(|score| score.is_nan()) {
             return Err(TokenizerError::BadVocab(format!("the score of token {id} is not a number")));
         }
-        let ordinary = |id: u32| matches!(vocab.kind(id), Some(Kind::Normal | Kind::UserDefined | Kind::Unused | Kind::Byte));
-        let tokens = raw.iter().zip(0..scores.len() as u32).filter(|&(_, id)| ordinary(id) && Some(id) != unknown);
+        let ordinary = |id: u32| {
+            matches!(vocab.kind(id), Some(Kind::Normal | Kind::UserDefined | Kind::Unused | Kind::Byte))
+        };
+        let tokens =
+            raw.iter().zip(0..scores.len() as u32).filter(|&(_, id)| ordinary(id) && Some(id) != unknown);
         let trie = Trie::new(tokens.map(|(text, id)| (text.as_slice(), id)))?;
         let lowest = scores.iter().copied().fold(f64::INFINITY, f64::min);
         Ok(Self { trie, unknown_score: lowest - UNKNOWN_PENALTY, scores, unknown, bytes, shape })
@@ -134,7 +137,11 @@ impl Unigram {
             }
             Ok(())
         };
-        if self.shape.split_white_space { normal.split_whitespace().try_for_each(word) } else { word(&normal) }
+        if self.shape.split_white_space {
+            normal.split_whitespace().try_for_each(word)
+        } else {
+            word(&normal)
+        }
     }
 
     /// Cuts one stretch.

@@ -148,7 +148,9 @@ impl Matcher {
         let mut done = 0;
         for found in self.finder.find_iter(text) {
             // A token that begins or ends inside a character cannot be meant.
-            let (Some(_), Some(behind)) = (text.get(..found.start()), text.get(found.end()..)) else { continue };
+            let (Some(_), Some(behind)) = (text.get(..found.start()), text.get(found.end()..)) else {
+                continue;
+            };
             // It may begin in white space that the one before took; it is a token all the same.
             let mut before = text.get(done..found.start()).unwrap_or_default();
             let (id, rules) = self.tokens[found.pattern().as_usize()];

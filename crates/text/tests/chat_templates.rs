@@ -129,7 +129,14 @@ fn whatever_walks_a_long_list_is_limited() {
 #[test]
 fn deep_values_are_limited() {
     for nested in ["[ns.x]", "{'a': ns.x}", "[ns.x] + []", "(ns.x,)", "ns.x | batch(1)"] {
-        for walk in ["", "{{ ns.x | tojson }}", "{{ ns.x }}", "{{ ns.x == [ns.x] }}", "{{ ns.x | string }}", "{{ ns.x | sort }}"] {
+        for walk in [
+            "",
+            "{{ ns.x | tojson }}",
+            "{{ ns.x }}",
+            "{{ ns.x == [ns.x] }}",
+            "{{ ns.x | string }}",
+            "{{ ns.x | sort }}",
+        ] {
             let source = format!(
                 "{{% set ns = namespace(x=[]) %}}{{% for a in range(9999) %}}{{% for b in range(20) %}}{{% set ns.x = {nested} %}}{{% endfor %}}{{% endfor %}}{walk}"
             );
@@ -141,7 +148,9 @@ fn deep_values_are_limited() {
 
 #[test]
 fn deep_sources_end() {
-    for (open, close) in [("(", ")"), ("[", "]"), ("{'a':", "}"), ("not ", ""), ("-", ""), ("f(", ")"), ("x if ", "")] {
+    for (open, close) in
+        [("(", ")"), ("[", "]"), ("{'a':", "}"), ("not ", ""), ("-", ""), ("f(", ")"), ("x if ", "")]
+    {
         let _ends = ChatTemplate::new(&format!("{{{{ {}1{} }}}}", open.repeat(4_000), close.repeat(4_000)));
     }
     let _ends = ChatTemplate::new(&("{% if 1 %}".repeat(4_000) + &"{% endif %}".repeat(4_000)));
@@ -168,9 +177,15 @@ fn templates_get_the_form_they_take() {
         ("{{ messages[0].content + '!' + c.arguments }}", r#"!{"a": [1, 2]}"#),
     ];
     for (body, expected) in cases {
-        assert_eq!(render(&format!("{call}{body}"), &[message.clone()]).unwrap(), expected, "{body}");
+        assert_eq!(
+            render(&format!("{call}{body}"), std::slice::from_ref(&message)).unwrap(),
+            expected,
+            "{body}"
+        );
     }
-    let Err(TemplateError::Render(first)) = render("{{ messages[0].content + 1 }}", &[message]) else { panic!() };
+    let Err(TemplateError::Render(first)) = render("{{ messages[0].content + 1 }}", &[message]) else {
+        panic!()
+    };
     assert!(first.contains("none"), "the first error tells: {first}");
 }
 

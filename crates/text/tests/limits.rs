@@ -127,7 +127,12 @@ const PRES: [&str; 36] = [
 fn rwkv_vocab() -> GgufVocab {
     let mut tokens: Vec<Vec<u8>> = vec![b"<s>".to_vec()];
     tokens.extend((0..=255u8).map(|byte| format!("\\x{byte:02x}").into_bytes()));
-    tokens.extend([b"aaaa".to_vec(), [&b"a".repeat(100)[..], b"!"].concat(), b"\\n\\n".to_vec(), b"\\xf0\\x9f".to_vec()]);
+    tokens.extend([
+        b"aaaa".to_vec(),
+        [&b"a".repeat(100)[..], b"!"].concat(),
+        b"\\n\\n".to_vec(),
+        b"\\xf0\\x9f".to_vec(),
+    ]);
     let token_types = tokens.iter().enumerate().map(|(id, _)| if id == 0 { 3 } else { 1 }).collect();
     GgufVocab { model: "rwkv".into(), tokens, token_types, ..GgufVocab::default() }
 }
@@ -187,7 +192,10 @@ fn long_runs() {
             let before = used(start);
             let ids = tokenizer.encode(&text, PLAIN).unwrap_or_else(|e| panic!("{kind}: {unit:?}: {e}"));
             let took = used(start) - before;
-            assert!(took < Duration::from_secs(1) / part as u32, "{kind}: 1/{part} megabyte of {unit:?} took {took:?}");
+            assert!(
+                took < Duration::from_secs(1) / part as u32,
+                "{kind}: 1/{part} megabyte of {unit:?} took {took:?}"
+            );
             slowest = slowest.max((took, format!("{kind}: {unit:?}")));
             // Composition would change marks without a letter.
             if lossless && !unit.contains('\u{301}') {
