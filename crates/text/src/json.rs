@@ -231,8 +231,8 @@ fn check_charsmaps(value: &Value) -> Result<(), TokenizerError> {
     }
 }
 
-/// A token as the file lists it: id, text, and of an added one what it is and how it is found.
-type Listed<'a> = (u32, &'a str, Option<(Kind, Rules)>);
+/// A token's id and text; kind and rules where it is an added one.
+type Entry<'v> = (u32, &'v str, Option<(Kind, Rules)>);
 
 /// The tokens by id: what each stands for, and its text as the file has it (empty in holes).
 fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), TokenizerError> {
@@ -240,7 +240,7 @@ fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), T
     let id = |value: &Value| {
         value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| bad("a token's id is no id"))
     };
-    let mut entries: Vec<Listed<'_>> = Vec::new();
+    let mut entries: Vec<Entry<'_>> = Vec::new();
     match &source["model"]["vocab"] {
         Value::Object(vocab) => {
             for (text, value) in vocab {
