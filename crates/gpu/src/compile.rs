@@ -10,7 +10,7 @@ use tensor::{DType, Op};
 
 use crate::device::{Gpu, Pipeline};
 use crate::fuse::{self, Fused};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, SCALARS};
 use crate::operand::{Resolver, RowsArg, counts};
 use crate::pack::BLOCK;
 use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
@@ -91,6 +91,10 @@ pub(crate) fn compile(
     options: &CompileOptions,
 ) -> Result<GpuPlan, DeviceError> {
     gpu.check()?;
+    if graph.scalars.len() > SCALARS {
+        let reason = format!("the graph has {} scalars, kernels see at most {SCALARS}", graph.scalars.len());
+        return Err(DeviceError::Unsupported { device: "gpu".into(), op: "scalar".into(), reason });
+    }
     let layout = StepLayout::new(graph);
     let mut places = vec![None; graph.values.len()];
     for (i, port) in graph.ports.iter().enumerate() {

@@ -35,6 +35,9 @@ pub(crate) struct Kernel {
     pub(crate) bindings: &'static [Binding],
 }
 
+/// Most scalars of a graph: the prelude finds them in vectors of four.
+pub(crate) const SCALARS: usize = 8;
+
 /// Helpers of every kernel.
 const PRELUDE: &str = include_str!("kernels/prelude.wgsl");
 
@@ -70,7 +73,7 @@ impl Kernel {
             let (space, name, ty) = match binding {
                 Binding::Arena => ("storage, read_write", "arena", "array<f32>".to_owned()),
                 Binding::Params => ("uniform", "p", "Params".to_owned()),
-                Binding::Scalars => ("uniform", "scalars", "array<vec4<u32>, 2>".to_owned()),
+                Binding::Scalars => ("uniform", "scalars", format!("array<vec4<u32>, {}>", SCALARS / 4)),
                 Binding::Read(name, ty) => ("storage, read", *name, format!("array<{ty}>")),
                 Binding::Write(name, ty) => ("storage, read_write", *name, format!("array<{ty}>")),
             };

@@ -12,6 +12,7 @@ use tensor::{DType, Shape};
 
 use crate::compile::{Arg, Extents, Segment, Step, Use};
 use crate::device::{Awaited, Gpu};
+use crate::kernel::SCALARS;
 use crate::pack::planes;
 use crate::select::SEGMENTS;
 use crate::state::GpuState;
@@ -71,9 +72,6 @@ pub(crate) struct OutputInfo {
     /// The scalar that bounds the first axis, and elements per entry.
     pub(crate) bound: Option<(usize, usize)>,
 }
-
-/// Most scalars of a graph.
-const SCALARS: usize = 8;
 
 impl Plan for GpuPlan {
     fn report(&self) -> &PlanReport {

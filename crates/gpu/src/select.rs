@@ -15,7 +15,6 @@ pub(crate) struct Capabilities {
     /// Lanes of a subgroup, when all subgroups are of one size that kernels know.
     pub(crate) subgroup: Option<u32>,
     /// Timestamps around dispatches.
-    #[allow(dead_code)] // for the profile of a step
     pub(crate) timestamps: bool,
     /// Most lanes of a workgroup.
     pub(crate) lanes: u32,
