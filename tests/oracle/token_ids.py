@@ -84,11 +84,18 @@ def main():
         replace = normalizers.Replace(" ", "▁")
         prefix = value("add_space_prefix") is not False
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace]) if prefix else replace
+    elif model == "t5":
+        pieces = list(zip(tokens, map(float, value("scores"))))
+        tokenizer = Tokenizer(models.Unigram(pieces, value("unknown_token_id"), False))
+        tokenizer.normalizer = normalizers.Precompiled(bytes(value("precompiled_charsmap")))
+        metaspace = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
     else:
         sys.exit(f"no tokenizer is put together here for {model}")
     added = [(token, types[id]) for id, token in enumerate(tokens) if types[id] in (CONTROL, USER)]
     for kind, add in ((CONTROL, tokenizer.add_special_tokens), (USER, tokenizer.add_tokens)):
-        add([AddedToken(token, normalized=False) for token, type_ in added if type_ == kind])
+        names = [token for token, type_ in added if type_ == kind]
+        add([AddedToken(token, normalized=False, lstrip=token == "<mask>") for token in names])
     out = [[text, tokenizer.encode(text, add_special_tokens=False).ids] for text in lines()]
     json.dump(out, sys.stdout)
 
