@@ -293,6 +293,7 @@ struct DecodeBlock<W> {
 impl<W> Kernel for DecodeBlock<W> {
     type Out = ();
 
+    #[allow(clippy::unit_arg, reason = "most formats have no book")]
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
         // SAFETY: whoever makes a `DecodeBlock` vouches for a packed block of the type, and for 32 vectors of this
@@ -348,12 +349,10 @@ impl Product<'_> {
             let mut group = self.groups.start;
             while group < self.groups.end {
                 // Where a shape is not wanted, its call must not be compiled: hence conditions that are constants.
-                if const { S::REGISTERS > 0 && !K::RARE } {
-                    if group + 2 <= self.groups.end {
-                        self.tokens::<S, K, 2>(s, group, tokens.clone());
-                        group += 2;
-                        continue;
-                    }
+                if const { S::REGISTERS > 0 && !K::RARE } && group + 2 <= self.groups.end {
+                    self.tokens::<S, K, 2>(s, group, tokens.clone());
+                    group += 2;
+                    continue;
                 }
                 self.tokens::<S, K, 1>(s, group, tokens.clone());
                 group += 1;

@@ -400,11 +400,9 @@ fn a_header_that_begins_like_a_pickle_is_no_pickle() {
     let padded = format!("{HEADER:<640}");
     let dir = folder(&[CONFIG, ("model.safetensors", &file(&padded, 30))]);
     let checkpoint = Checkpoint::open(dir.path()).expect("a valid folder");
-    assert_eq!(
-        checkpoint.tensor("c").unwrap_err().to_string(),
-        "tensor \"c\" is stored as I64, which is not supported \
-         (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K are)"
-    );
+    let refused = checkpoint.tensor("c").unwrap_err().to_string();
+    let words = "tensor \"c\" is stored as I64, which is not supported (F32, F16, BF16, ";
+    assert!(refused.starts_with(words), "{refused}");
 }
 
 #[cfg(unix)]
