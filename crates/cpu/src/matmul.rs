@@ -293,7 +293,7 @@ struct DecodeBlock<W> {
 impl<W> Kernel for DecodeBlock<W> {
     type Out = ();
 
-    #[allow(clippy::unit_arg, reason = "formats without a code book have `()` for one")]
+    #[allow(clippy::unit_arg, reason = "most formats have no book")]
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
         // SAFETY: whoever makes a `DecodeBlock` vouches for a packed block of the type, and for 32 vectors of this
@@ -348,14 +348,14 @@ impl Product<'_> {
             let tokens = start..(start + chunk).min(self.rows.count);
             let mut group = self.groups.start;
             while group < self.groups.end {
-                // Where a shape is not wanted, its call must not be compiled: hence a condition that is constant.
+                // Where a shape is not wanted, its call must not be compiled: hence conditions that are constants.
                 if const { S::REGISTERS > 0 && !K::RARE } && group + 2 <= self.groups.end {
                     self.tokens::<S, K, 2>(s, group, tokens.clone());
                     group += 2;
-                } else {
-                    self.tokens::<S, K, 1>(s, group, tokens.clone());
-                    group += 1;
+                    continue;
                 }
+                self.tokens::<S, K, 1>(s, group, tokens.clone());
+                group += 1;
             }
         }
     }

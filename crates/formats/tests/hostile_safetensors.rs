@@ -400,9 +400,9 @@ fn a_header_that_begins_like_a_pickle_is_no_pickle() {
     let padded = format!("{HEADER:<640}");
     let dir = folder(&[CONFIG, ("model.safetensors", &file(&padded, 30))]);
     let checkpoint = Checkpoint::open(dir.path()).expect("a valid folder");
-    let refusal = checkpoint.tensor("c").unwrap_err().to_string();
-    let words = "tensor \"c\" is stored as I64, which is not supported (F32, F16, BF16, Q4_0,";
-    assert!(refusal.starts_with(words) && refusal.ends_with(" are)"), "{refusal}");
+    let refused = checkpoint.tensor("c").unwrap_err().to_string();
+    let words = "tensor \"c\" is stored as I64, which is not supported (F32, F16, BF16, ";
+    assert!(refused.starts_with(words), "{refused}");
 }
 
 #[cfg(unix)]
