@@ -10,6 +10,7 @@ mod error;
 mod fetch;
 mod output;
 mod resolve;
+mod whole;
 
 use std::process::ExitCode;
 

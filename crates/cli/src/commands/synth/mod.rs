@@ -4,9 +4,8 @@ mod fill;
 mod shapes;
 mod vocab;
 
-use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -16,10 +15,12 @@ use clap::builder::PossibleValuesParser;
 use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufWriter};
 use gristmill::parts::tensor::DType;
+use tempfile::NamedTempFile;
 
 use crate::args::ThreadArgs;
 use crate::error::Usage;
 use crate::output::{byte_bar, note};
+use crate::whole::write_whole;
 
 use fill::{Content, Fill, PART};
 use shapes::{SHAPES, Shape, Tensor};
@@ -73,17 +74,9 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
         )));
     }
     let start = Instant::now();
-    // Written under another name and renamed when it is whole: half a file would be read as a model of zeros.
-    let mut part = args.out.clone().into_os_string();
-    part.push(".part");
-    let part = PathBuf::from(part);
     let threads = args.threads.threads.or(std::thread::available_parallelism().ok().map(usize::from));
-    let written = write(&part, shape, &tensors, args.seed, threads.unwrap_or(1));
-    let moved = written.and_then(|len| Ok(std::fs::rename(&part, &args.out).map(|()| len)?));
-    let len = moved.map_err(|e| {
-        let _ = std::fs::remove_file(&part);
-        e.context(format!("{} cannot be written", args.out.display()))
-    })?;
+    // Half a file would be read as a model of zeros.
+    let len = write_whole(&args.out, |file| write(file, shape, &tensors, args.seed, threads.unwrap_or(1)))?;
     let seconds = start.elapsed().as_secs_f64();
     note(format_args!(
         "{}: {} in {seconds:.1} s ({:.2} GB/s)",
@@ -106,7 +99,13 @@ struct Piece {
 const PIECE: usize = 1 << 20;
 
 /// Writes the file; gives its length.
-fn write(path: &Path, shape: &Shape, tensors: &[Tensor], seed: u64, threads: usize) -> Result<u64> {
+fn write(
+    file: &mut NamedTempFile,
+    shape: &Shape,
+    tensors: &[Tensor],
+    seed: u64,
+    threads: usize,
+) -> Result<u64> {
     let mut writer = GgufWriter::new();
     shape.metadata(&mut writer);
     for (name, dims, content) in tensors {
@@ -114,9 +113,8 @@ fn write(path: &Path, shape: &Shape, tensors: &[Tensor], seed: u64, threads: usi
         writer.declare(name, stored.map_err(|d| anyhow!("no file holds {d}"))?, dims)?;
     }
     let head = writer.head()?;
-    let mut file = File::create(path)?;
     file.write_all(&head.bytes)?;
-    file.set_len(head.len)?;
+    file.as_file().set_len(head.len)?;
 
     let mut fills = vec![];
     let mut pieces = vec![];
@@ -135,9 +133,10 @@ fn write(path: &Path, shape: &Shape, tensors: &[Tensor], seed: u64, threads: usi
     let bar = byte_bar("writing");
     bar.set_length(head.len);
     let next = AtomicUsize::new(0);
+    let shared = &*file;
     let work = || -> Result<()> {
         // Its own file, for its own position.
-        let mut file = OpenOptions::new().write(true).open(path)?;
+        let mut file = shared.reopen()?;
         let mut buffer = vec![];
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             buffer.resize(piece.len, 0);
