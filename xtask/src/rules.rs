@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 
 use crate::{mutate, tree};
 
-/// The library crates, each with those it may use. A crate uses what is below it, never one beside or above.
-const MAY_USE: &[(&str, &[&str])] = &[
+/// The crates, each with those it uses, all of which stand before it: never one beside or above.
+const USES: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("graph", &["tensor"]),
     ("formats", &["tensor"]),
@@ -15,10 +15,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cpu", &["tensor", "graph"]),
     ("gpu", &["tensor", "graph"]),
     ("models", &["tensor", "graph", "formats"]),
-    ("engine", &["tensor", "graph", "formats", "models", "text"]),
+    ("engine", &["tensor", "graph", "models"]),
     ("gristmill", &["tensor", "graph", "formats", "models", "text", "cpu", "gpu", "engine"]),
-    ("web", &["tensor", "graph", "formats", "models", "text", "gpu", "engine", "gristmill"]),
-    ("conformance", &["tensor", "graph", "formats", "models"]),
+    ("web", &["graph", "formats", "models", "text", "gpu", "engine", "gristmill"]),
+    ("conformance", &["tensor", "graph"]),
     ("checks", &["tensor", "graph", "formats", "models", "engine"]),
     ("cli", &["gristmill", "conformance", "checks"]),
 ];
@@ -149,19 +149,23 @@ fn kernel_choice(line: &Line) -> Option<String> {
     Some(format!("{}:{}: `{text}` belongs to {} alone", line.file, line.number, places.join(", ")))
 }
 
-/// No crate uses one beside or above it.
+/// Every crate uses those of the table, and no other.
 fn dependencies(problems: &mut Vec<String>) -> Result<()> {
-    for (name, below) in MAY_USE {
+    for (name, below) in USES {
         let manifest = tree::read(&Path::new("crates").join(name).join("Cargo.toml"))?;
-        for used in used_crates(&manifest) {
-            if MAY_USE.iter().any(|(name, _)| *name == used) && !below.contains(&used) {
-                problems.push(format!("crates/{name} uses `{used}`, which is not below it"));
-            }
-        }
+        let used = used_crates(&manifest);
+        let ours = used.iter().filter(|used| USES.iter().any(|(name, _)| name == *used));
+        problems.extend(
+            ours.filter(|used| !below.contains(used))
+                .map(|used| format!("crates/{name} uses `{used}`, which is not below it")),
+        );
+        problems.extend(below.iter().filter(|below| !used.contains(below)).map(|below| {
+            format!("crates/{name} does not use `{below}`: it need not be in its line (xtask/src/rules.rs)")
+        }));
     }
     for entry in std::fs::read_dir(tree::root().join("crates"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if !MAY_USE.iter().any(|(known, _)| *known == name) {
+        if !USES.iter().any(|(known, _)| *known == name) {
             problems.push(format!("crates/{name} has no place in the order of crates (xtask/src/rules.rs)"));
         }
     }

@@ -258,7 +258,7 @@ impl<'a> Trial<'a> {
     }
 
     fn engine(&self, backend: Arc<dyn Backend>, options: &EngineOptions) -> Result<Engine, CheckError> {
-        Ok(Engine::new(self.model.clone(), backend, options, &mut |_, _| {})?)
+        Ok(Engine::new(self.model.clone(), vec![backend], options, &mut |_, _| {})?)
     }
 
     fn submit(&self, engine: &mut Engine, request: usize) -> Result<RequestId, CheckError> {
@@ -352,7 +352,7 @@ impl<'a> Trial<'a> {
 
     fn chunks(&self) -> Result<Outcome, CheckError> {
         let whole = self.options.prompt;
-        let sizes = if self.model.info().recurrent { vec![64, 128, whole] } else { vec![1, 7, 64, whole] };
+        let sizes = if self.model.info().recurrent() { vec![64, 128, whole] } else { vec![1, 7, 64, whole] };
         total(sizes.into_iter().map(|chunk| {
             let mut engine = self.engine((self.make)(1), &EngineOptions { chunk, ..self.base() })?;
             let mut requests = vec![LONGEST];

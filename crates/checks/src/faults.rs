@@ -155,6 +155,14 @@ impl Backend for FaultyBackend {
         self.inner.memory_limit()
     }
 
+    fn memory_name(&self) -> Option<String> {
+        self.inner.memory_name()
+    }
+
+    fn state_fits(&self, desc: &StateDesc) -> bool {
+        self.inner.state_fits(desc)
+    }
+
     fn runs_ahead(&self) -> bool {
         self.inner.runs_ahead()
     }

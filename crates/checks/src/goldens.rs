@@ -14,7 +14,7 @@ use engine::{Engine, EngineOptions, Event, Request, Task};
 use formats::Bytes;
 use formats::safetensors::SafetensorsFile;
 use graph::backend::{Backend, Precision};
-use models::Model;
+use models::{HIDDEN_FINAL, LOGITS, Model};
 use serde::Deserialize;
 
 use crate::drive::{drive, open_model};
@@ -211,19 +211,19 @@ fn check_model(backend: Arc<dyn Backend>, model: Arc<Model>, golden: &Golden) ->
     let (layers, hidden, vocab) = (model.info().layers, model.info().hidden, model.info().vocab);
     let options =
         EngineOptions { precision: Some(Precision::Exact), taps: true, logits: true, ..Default::default() };
-    let mut engine = Engine::new(model, backend, &options, &mut |_, _| {})?;
+    let mut engine = Engine::new(model, vec![backend], &options, &mut |_, _| {})?;
 
     let mut found: BTreeMap<String, Rows> = BTreeMap::new();
     engine.submit(Request { prompt: golden.prompt.clone(), task: Task::Score { from: 0 } })?;
     drive(&mut engine, |event| {
         match event {
-            Event::Scores { first, logits, .. } => put(&mut found, "logits", *first, logits, vocab),
+            Event::Scores { first, logits, .. } => put(&mut found, LOGITS, *first, logits, vocab),
             Event::Hidden { name, first, rows, .. } => put(&mut found, name, *first, rows, hidden),
             _ => {}
         }
         matches!(event, Event::Finished { .. })
     })?;
-    let names = (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".into(), "logits".into()]);
+    let names = (0..=layers).map(models::hidden).chain([HIDDEN_FINAL.into(), LOGITS.into()]);
     let mut tensors = vec![];
     for name in names {
         tensors.push(golden.compare(&name, 0, found.get(&name).unwrap_or(&Rows::new()))?);

@@ -1,7 +1,7 @@
-//! Checks of the whole stack on a device: goldens, real checkpoints and determinism.
+//! Checks of the whole stack on a device: goldens and determinism.
 //!
 //! Like conformance, these run in the tests of the repository and inside the program, so that anyone can prove their own
-//! device: [`goldens`] and [`real`] compare a model's answers with those of an independent implementation, [`determinism`] the same
+//! device: [`goldens`] compares a model's answers with those of an independent implementation, [`determinism`] the same
 //! request's answers with each other, and each of its comparisons is shown to fail on a device with a fault put in.
 
 pub mod determinism;
@@ -10,7 +10,6 @@ mod error;
 pub mod faults;
 pub mod goldens;
 pub mod quantise;
-pub mod real;
 pub mod variants;
 
 pub use drive::{drive, open_model};

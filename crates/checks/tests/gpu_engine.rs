@@ -9,12 +9,13 @@ use cpu::{CpuBackend, CpuOptions};
 use engine::sampling::SamplingOptions;
 use engine::{Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task};
 use gpu::{GpuBackend, GpuOptions, Profile};
-use graph::backend::{Backend, DeviceError, Precision};
+use graph::backend::{Backend, DeviceError, Precision, StateDesc};
 use gristmill_checks::faults::{Fault, FaultyBackend};
 use gristmill_checks::open_model;
 use gristmill_checks::quantise::quantised;
 use models::Model;
-use tensor::DType;
+use tensor::ops::KV_BLOCK;
+use tensor::{DType, Shape};
 
 fn open() -> Arc<GpuBackend> {
     let options = GpuOptions { profile: Profile::WebGpu, ..GpuOptions::default() };
@@ -32,7 +33,7 @@ fn options() -> EngineOptions {
 
 fn engine(backend: Arc<dyn Backend>, run_ahead: Option<bool>) -> Engine {
     let options = EngineOptions { run_ahead, ..options() };
-    Engine::new(model("llama"), backend, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
+    Engine::new(model("llama"), vec![backend], &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A greedy request and two that are sampled.
@@ -134,7 +135,7 @@ type Told = (Vec<(usize, Vec<u32>)>, Vec<u32>);
 /// The answers of a model split over devices, logits and all.
 fn told(model: &Arc<Model>, devices: Vec<Arc<dyn Backend>>, precision: Precision) -> Vec<Told> {
     let options = EngineOptions { logits: true, precision: Some(precision), ..options() };
-    let mut engine = Engine::split(model.clone(), devices, &options, &mut |_, _| {}).unwrap();
+    let mut engine = Engine::new(model.clone(), devices, &options, &mut |_, _| {}).unwrap();
     let vocab = engine.info().vocab;
     let mut ids: Vec<RequestId> = requests().map(|request| engine.submit(request).unwrap()).into();
     let prompt = (0..50).map(|i| 3 + i * 5 % 290).collect();
@@ -189,5 +190,25 @@ fn split_over_the_cpu_and_the_gpu_agrees() {
             let error = have.iter().zip(&want).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
             assert!(error <= 1e-4 * largest && largest > 0.0, "position {at}: {error} of {largest}");
         }
+    }
+}
+
+/// What the size of a cache is chosen by.
+#[test]
+fn a_gpu_opened_twice_has_one_memory_and_says_how_large_a_state_may_be() {
+    let (one, two) = (open(), open());
+    assert!(one.memory_name().is_some());
+    assert_eq!(one.memory_name(), two.memory_name());
+    for dtype in [DType::F32, DType::F16] {
+        let desc = |blocks: usize| {
+            let shape = Shape::new(&[blocks, KV_BLOCK, 2, 66]).unwrap();
+            StateDesc { name: "kv.0".to_owned(), dtype, shape }
+        };
+        // Bindings of this profile are of 128 MiB.
+        let bound = (128 << 20) / (KV_BLOCK * 2 * 66 * dtype.block_bytes());
+        let most = (0..=bound).rev().find(|blocks| one.state_fits(&desc(*blocks))).unwrap();
+        assert!(most > bound * 3 / 4, "{most} of {bound}");
+        assert!(one.state(&desc(most)).is_ok());
+        assert!(matches!(one.state(&desc(most + 1)), Err(DeviceError::Memory { .. })));
     }
 }

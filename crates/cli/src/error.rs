@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use gristmill::EngineError;
+use gristmill::sampling::SamplingError;
 
 use crate::output::say;
 
@@ -50,10 +51,23 @@ fn usage(failure: &anyhow::Error) -> Option<String> {
         Some(
             gristmill::Error::Option { option, problem }
             | gristmill::Error::Engine(EngineError::Option { option, problem }),
-        ) => Some(format!("--{}: {problem}", option.replace('_', "-"))),
+        ) => {
+            let (_, flag) = OPTIONS.iter().find(|(name, _)| name == option)?;
+            Some(format!("{flag}: {problem}"))
+        }
         _ => failure.downcast_ref::<Usage>().map(Usage::to_string),
     }
 }
+
+/// Options of the library that follow from the command line, and what sets them there.
+const OPTIONS: [(&str, &str); 5] = [
+    ("chunk", "--chunk"),
+    ("context", "--context"),
+    // How many devices share them.
+    ("layers", "--device"),
+    ("stop", "--stop"),
+    ("threads", "--threads"),
+];
 
 /// A failure with its causes and what to do.
 fn told(failure: &anyhow::Error) -> String {
@@ -84,6 +98,38 @@ fn advice(error: &gristmill::Error) -> Option<&'static str> {
             Some("give less with -c/--context, or more with --kv-memory")
         }
         EngineError::CacheTooSmall { .. } => Some("give less with -c/--context, or free some memory"),
+        EngineError::ContextTooLong { .. } => Some("give less with -c/--context"),
+        EngineError::Numeric { .. } | EngineError::Sampling(SamplingError::Logit { .. }) => Some(
+            "check that the file is whole, and try --precision exact, which computes without 8-bit activations",
+        ),
+        EngineError::Sampling(SamplingError::Overflow { .. }) => {
+            Some("penalties and biases are set with --repetition-penalty and --logit-bias")
+        }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn options_are_told_by_names_that_there_are() {
+        for (option, flag) in OPTIONS {
+            let name = flag.trim_start_matches("--");
+            let command = crate::args::Cli::command();
+            let run = command.find_subcommand("run").expect("a command");
+            assert!(run.get_arguments().any(|a| a.get_long() == Some(name)), "{flag}");
+            for error in [
+                gristmill::Error::Option { option, problem: "is bad".to_owned() },
+                EngineError::Option { option, problem: "is bad".to_owned() }.into(),
+            ] {
+                assert_eq!(usage(&error.into()), Some(format!("{flag}: is bad")));
+            }
+        }
+        let other = gristmill::Error::Option { option: "max_sequences", problem: "is bad".to_owned() };
+        assert_eq!(usage(&other.into()), None);
     }
 }

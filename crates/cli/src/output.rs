@@ -1,10 +1,34 @@
-//! Notes and progress on standard error.
+//! Results on standard output; notes and progress on standard error.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{self, StdoutLock, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Standard output, whose errors name it.
+pub(crate) struct Results(StdoutLock<'static>);
+
+/// Where results go.
+pub(crate) fn results() -> Results {
+    Results(io::stdout().lock())
+}
+
+/// The kind stays what it was: a reader that has gone is no failure.
+fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))
+}
+
+impl Write for Results {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // The caller tries again what was interrupted.
+        self.0.write(bytes).map_err(|e| if e.kind() == io::ErrorKind::Interrupted { e } else { named(e) })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
+}
 
 /// A remark that is no result.
 pub(crate) fn note(text: impl Display) {

@@ -1,14 +1,15 @@
 //! Model files that are made in pieces, by several threads, and are there whole or not at all.
 
-use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use gristmill::parts::formats::gguf::Head;
+use tempfile::NamedTempFile;
 
 use crate::output::byte_bar;
+use crate::whole::write_whole;
 
 /// A piece of a file.
 pub(crate) struct Piece<T> {
@@ -21,8 +22,8 @@ pub(crate) struct Piece<T> {
 /// Writes the file `path`: `make` gives the bytes of each piece, in a buffer that the thread keeps. Pieces are begun in
 /// their order.
 ///
-/// It is written under another name, its first bytes last, brought to the disk and renamed: whatever interrupts this,
-/// nothing that could be taken for a model is left, and an older file of the name stays until the new one is whole.
+/// Its first bytes are written last: whatever interrupts this, nothing that could be taken for a model is left, under no name.
+/// Otherwise as [`write_whole`].
 ///
 /// # Errors
 /// What `make` says, and the system's; the unfinished file is removed.
@@ -33,37 +34,24 @@ pub(crate) fn write<T: Sync>(
     threads: usize,
     make: impl Fn(&T, &mut Vec<u8>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let mut part = path.to_owned().into_os_string();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let written = write_part(&part, head, pieces, threads, make);
-    let moved = written.and_then(|()| Ok(std::fs::rename(&part, path)?));
-    moved.inspect_err(|_| {
-        let _ = std::fs::remove_file(&part);
-    })?;
-    // The new name, too, is to outlive a loss of power. Folders cannot be opened on every system.
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
-    Ok(())
+    write_whole(path, |file| write_pieces(file, head, pieces, threads, make))
 }
 
-fn write_part<T: Sync>(
-    part: &Path,
+fn write_pieces<T: Sync>(
+    file: &mut NamedTempFile,
     head: &Head,
     pieces: &[Piece<T>],
     threads: usize,
     make: impl Fn(&T, &mut Vec<u8>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let mut file = File::create(part).with_context(|| format!("{} cannot be made", part.display()))?;
-    file.set_len(head.len)?;
+    file.as_file().set_len(head.len)?;
+    let shared = &*file;
     let bar = byte_bar("writing");
     bar.set_length(head.len);
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = || -> Result<()> {
         // Its own file, for its own position.
-        let mut file = OpenOptions::new().write(true).open(part)?;
+        let mut file = shared.reopen()?;
         let mut buffer = vec![];
         while !failed.load(Ordering::Relaxed)
             && let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
@@ -85,9 +73,8 @@ fn write_part<T: Sync>(
     });
     bar.finish_and_clear();
     ended?;
-    file.sync_data()?;
-    file.write_all(&head.bytes)?;
-    Ok(file.sync_all()?)
+    file.as_file().sync_data()?;
+    Ok(file.write_all(&head.bytes)?)
 }
 
 #[cfg(test)]
@@ -109,7 +96,8 @@ mod tests {
         std::fs::write(&path, b"old").unwrap();
         write(&path, &head(), &pieces(), 2, |what, out| {
             // What a process leaves that is killed here.
-            let part = std::fs::read(dir.path().join("m.gguf.part")).unwrap();
+            let mut names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+            let part = std::fs::read(names.find(|name| *name != path).unwrap()).unwrap();
             assert_eq!(part[..4], [0; 4]);
             assert_eq!(std::fs::read(&path).unwrap(), b"old");
             out.clear();
@@ -127,9 +115,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.gguf");
         std::fs::write(&path, b"old").unwrap();
-        // What an earlier run left is in nobody's way.
-        std::fs::write(dir.path().join("m.gguf.part"), b"longer than all of the file that is to be written")
-            .unwrap();
         let failed =
             write(
                 &path,
@@ -140,7 +125,7 @@ mod tests {
                     if *what == 3 { bail!("the third") } else { Ok(()) }
                 },
             );
-        assert_eq!(failed.unwrap_err().to_string(), "the third");
+        assert!(format!("{:#}", failed.unwrap_err()).ends_with("m.gguf cannot be written: the third"));
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

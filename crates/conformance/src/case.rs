@@ -91,6 +91,8 @@ pub struct Case {
     pub weights: BTreeMap<String, HostTensor>,
     /// Submissions, in order; states live through all of them.
     pub steps: Vec<Step>,
+    /// Rows of the first input that are no numbers are refused, each alone: that is tried as well.
+    pub refuses: bool,
     /// Records the graph.
     pub record: Record,
 }

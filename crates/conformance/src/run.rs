@@ -155,7 +155,7 @@ fn check(
         let have = execute(backend, case, precision, &steps, Padding::default())?;
         same(what, &have, &rows);
     }
-    if case.op == "route" {
+    if case.refuses {
         for (what, poison) in POISONS {
             let (steps, bad) = poisoned(&case.steps, poison);
             let found = beside_refused(backend, case, precision, &steps, &bad, &plain)?;

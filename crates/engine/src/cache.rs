@@ -1,10 +1,13 @@
 //! How much KV cache and recurrent state there is, and who holds it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use graph::BlockPool;
+use graph::backend::{Backend, StateDesc};
 use models::ModelInfo;
 use tensor::ops::KV_BLOCK;
+use tensor::{DType, Shape};
 
 use crate::error::EngineError;
 use crate::options::{EngineOptions, MAX_CONTEXT};
@@ -28,12 +31,52 @@ pub struct CacheSize {
 }
 
 impl CacheSize {
-    /// Chooses sizes: the context asked for or trained, a pool for `max_sequences` of them, both cut to what fits in
-    /// `memory` bytes beside `weights` bytes.
+    /// Chooses sizes: the context asked for or trained, a pool for `max_sequences` of them, both cut to what the devices have
+    /// room for beside `weights` bytes, of which each has those of its layers. A block has a part on every device, so the
+    /// tightest memory decides; devices that share one have it once.
     ///
     /// # Errors
-    /// The context asked for is not supported or does not fit.
+    /// The context asked for is not supported or does not fit; [`EngineOptions::layers`] that do not go with the devices.
     pub fn choose(
+        info: &ModelInfo,
+        options: &EngineOptions,
+        devices: &[Arc<dyn Backend>],
+        weights: u64,
+    ) -> Result<CacheSize, EngineError> {
+        let stages = options.stages(devices.len(), info.layers)?;
+        let size = CacheSize::of_memories(info, options, &memories(&stages, devices), weights)?;
+        let stages = stages.iter().zip(devices);
+        stages.into_iter().try_fold(size, |size, (layers, device)| {
+            let fit = most_blocks(info, options.kv_dtype(info), layers, &**device, size.blocks);
+            size.cut_to(fit, options.context, &**device)
+        })
+    }
+
+    fn of_memories(
+        info: &ModelInfo,
+        options: &EngineOptions,
+        memories: &[Memory],
+        weights: u64,
+    ) -> Result<CacheSize, EngineError> {
+        if let [memory] = memories {
+            return CacheSize::of_memory(info, options, memory.bytes, weights);
+        }
+        // A limit that is set for the cache is of all together.
+        let mut size = CacheSize::of_memory(info, options, None, weights)?;
+        let unlimited = EngineOptions { cache_bytes: None, ..options.clone() };
+        for memory in memories {
+            let mut part = info.clone();
+            part.kv.retain(|kv| memory.has(kv.layer));
+            part.rings.retain(|ring| memory.has(ring.layer));
+            let layers = memory.stages.iter().map(|stage| stage.len() as u64).sum::<u64>();
+            let weights = weights / info.layers.max(1) as u64 * layers;
+            let fits = CacheSize::of_memory(&part, &unlimited, memory.bytes, weights)?;
+            (size.context, size.blocks) = (size.context.min(fits.context), size.blocks.min(fits.blocks));
+        }
+        Ok(size)
+    }
+
+    fn of_memory(
         info: &ModelInfo,
         options: &EngineOptions,
         memory: Option<u64>,
@@ -48,7 +91,6 @@ impl CacheSize {
         let wanted = wanted_context(info, options)?;
         let available =
             options.cache_bytes.or_else(|| memory.map(|m| (m.saturating_sub(weights) as f64 * SHARE) as u64));
-        let blocks_for = |tokens: usize| tokens.div_ceil(KV_BLOCK).max(1);
         let all = blocks_for(wanted).saturating_mul(options.max_sequences);
         let (context, blocks) = match available {
             Some(available) if bytes_per_token > 0 => {
@@ -77,37 +119,92 @@ impl CacheSize {
         Ok(CacheSize { context, blocks, slots, bytes_per_token, bytes_per_slot })
     }
 
-    /// As [`CacheSize::choose`] for a model split over devices: for each its layers and its free memory. A block has a part
-    /// on every device, so what fits the tightest of them decides.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn choose_split(
-        info: &ModelInfo,
-        options: &EngineOptions,
-        devices: &[(Range<usize>, Option<u64>)],
-        weights: u64,
+    /// With at most so many blocks, which is what a device can have in one state.
+    fn cut_to(
+        self,
+        fit: usize,
+        asked: Option<usize>,
+        device: &dyn Backend,
     ) -> Result<CacheSize, EngineError> {
-        if let [(_, memory)] = devices {
-            return CacheSize::choose(info, options, *memory, weights);
+        if fit == 0 || asked.is_some() && fit < blocks_for(self.context) {
+            return Err(EngineError::ContextTooLong {
+                device: device.name().to_owned(),
+                context: self.context,
+                fits: fit * KV_BLOCK,
+            });
         }
-        let mut size = CacheSize::choose(info, options, None, weights)?;
-        for (layers, memory) in devices {
-            let mut part = info.clone();
-            part.kv.retain(|kv| layers.contains(&kv.layer));
-            part.rings.retain(|ring| layers.contains(&ring.layer));
-            let weights = weights / info.layers.max(1) as u64 * layers.len() as u64;
-            let unlimited = EngineOptions { cache_bytes: None, ..options.clone() };
-            let fits = CacheSize::choose(&part, &unlimited, *memory, weights)?;
-            (size.context, size.blocks) = (size.context.min(fits.context), size.blocks.min(fits.blocks));
-        }
-        Ok(size)
+        Ok(CacheSize { context: self.context.min(fit * KV_BLOCK), blocks: self.blocks.min(fit), ..self })
     }
 
     /// Bytes of the whole pool and all slots.
     pub fn bytes(&self) -> u64 {
         self.bytes_per_token * (self.blocks * KV_BLOCK) as u64 + self.bytes_per_slot * self.slots as u64
     }
+}
+
+/// Blocks of a sequence of so many tokens.
+fn blocks_for(tokens: usize) -> usize {
+    tokens.div_ceil(KV_BLOCK).max(1)
+}
+
+/// A memory, and the layers that lie in it.
+struct Memory {
+    name: Option<String>,
+    bytes: Option<u64>,
+    stages: Vec<Range<usize>>,
+}
+
+impl Memory {
+    fn has(&self, layer: usize) -> bool {
+        self.stages.iter().any(|stage| stage.contains(&layer))
+    }
+}
+
+/// The memories of devices that have these layers, each memory once.
+fn memories(stages: &[Range<usize>], devices: &[Arc<dyn Backend>]) -> Vec<Memory> {
+    let mut memories: Vec<Memory> = vec![];
+    for (layers, device) in stages.iter().zip(devices) {
+        let (name, bytes) = (device.memory_name(), device.memory_limit());
+        match memories.iter_mut().find(|memory| name.is_some() && memory.name == name) {
+            Some(memory) => {
+                memory.stages.push(layers.clone());
+                memory.bytes = memory.bytes.into_iter().chain(bytes).min();
+            }
+            None => memories.push(Memory { name, bytes, stages: vec![layers.clone()] }),
+        }
+    }
+    memories
+}
+
+/// The most blocks, up to `wanted`, that a device can have in the KV cache of each of these layers.
+fn most_blocks(
+    info: &ModelInfo,
+    dtype: DType,
+    layers: &Range<usize>,
+    device: &dyn Backend,
+    wanted: usize,
+) -> usize {
+    let fits = |blocks: usize| {
+        info.kv.iter().filter(|kv| layers.contains(&kv.layer)).all(|kv| {
+            let shape = Shape::new(&[blocks, KV_BLOCK, kv.heads, kv.k_dim + kv.v_dim]);
+            shape.is_ok_and(|shape| {
+                device.state_fits(&StateDesc { name: format!("kv.{}", kv.layer), dtype, shape })
+            })
+        })
+    };
+    if fits(wanted) {
+        return wanted;
+    }
+    let (mut most, mut too_many) = (0, wanted);
+    while too_many - most > 1 {
+        let middle = most + (too_many - most) / 2;
+        if fits(middle) {
+            most = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    most
 }
 
 /// The context asked for, or the trained one.
@@ -168,6 +265,10 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use graph::Graph;
+    use graph::backend::{
+        CompileOptions, DeviceError, Plan, Reopening, RowSource, StateHandle, WeightDesc, WeightHandle,
+    };
     use models::{KvSpec, RingSpec};
     use proptest::prelude::*;
 
@@ -186,28 +287,72 @@ mod tests {
             layers: layers + rings,
             kv: (0..layers).map(kv).collect(),
             rings: (0..rings).map(ring).collect(),
-            recurrent: rings > 0,
             tied_embedding: true,
             quantised: false,
             parameters: 1,
-            bos: None,
-            eos: vec![],
         }
+    }
+
+    /// A device of which only what it says of its memory is asked.
+    struct Room {
+        memory: Option<u64>,
+        name: Option<&'static str>,
+        most: usize,
+    }
+
+    impl Backend for Room {
+        fn name(&self) -> &str {
+            "room"
+        }
+        fn description(&self) -> String {
+            String::new()
+        }
+        fn memory_limit(&self) -> Option<u64> {
+            self.memory
+        }
+        fn memory_name(&self) -> Option<String> {
+            self.name.map(str::to_owned)
+        }
+        fn state_fits(&self, desc: &StateDesc) -> bool {
+            desc.dtype == DType::F32 && desc.shape.elements() <= self.most
+        }
+        fn reopen(&self) -> Reopening {
+            unreachable!()
+        }
+        fn weight(&self, _: &WeightDesc, _: &dyn RowSource) -> Result<WeightHandle, DeviceError> {
+            unreachable!()
+        }
+        fn state(&self, _: &StateDesc) -> Result<StateHandle, DeviceError> {
+            unreachable!()
+        }
+        fn compile(&self, _: &Graph, _: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
+            unreachable!()
+        }
+    }
+
+    fn room(memory: Option<u64>, name: Option<&'static str>) -> Arc<dyn Backend> {
+        Arc::new(Room { memory, name, most: usize::MAX })
+    }
+
+    fn options() -> EngineOptions {
+        EngineOptions { max_sequences: 4, layers: Some(vec![6, 2]), ..EngineOptions::default() }
+    }
+
+    /// Memory for so many blocks of these layers of `info(8, 2, 64, 0, _)`.
+    fn enough(layers: u64, blocks: u64) -> Option<u64> {
+        Some(layers * blocks * (2 * (2 * 64 * 4 + 8) * 16) * 5 / 4 + 64)
     }
 
     /// The device with the least memory for its layers decides for all.
     #[test]
     fn the_tightest_of_several_devices_decides() {
-        let info = info(8, 2, 64, 0, 4096);
-        let options = EngineOptions { max_sequences: 4, ..EngineOptions::default() };
+        let (info, options) = (info(8, 2, 64, 0, 4096), options());
         let split = |memory: [Option<u64>; 2]| {
-            let devices = [(0..6, memory[0]), (6..8, memory[1])];
-            CacheSize::choose_split(&info, &options, &devices, 0)
+            let devices = memory.map(|memory| room(memory, None));
+            CacheSize::choose(&info, &options, &devices, 0)
         };
         let free = split([None, None]).unwrap();
         assert_eq!((free.context, free.blocks), (4096, 4 * 256));
-        let bytes = free.bytes_per_token / 8 * 16; // of a block on one layer
-        let enough = |layers: u64, blocks: u64| Some((layers * blocks * bytes) * 5 / 4 + 64);
         for (memory, blocks) in [
             ([enough(6, 300), None], 300),
             ([None, enough(2, 300)], 300),
@@ -220,9 +365,53 @@ mod tests {
         }
         assert!(matches!(split([Some(10), None]), Err(EngineError::CacheTooSmall { .. })));
         // A limit set for the cache is of all devices together.
-        let limited = EngineOptions { cache_bytes: Some(bytes * 8 * 50), ..options.clone() };
-        let size = CacheSize::choose_split(&info, &limited, &[(0..6, None), (6..8, None)], 0).unwrap();
+        let limited = EngineOptions { cache_bytes: Some(free.bytes_per_token * 16 * 50), ..options.clone() };
+        let size = CacheSize::choose(&info, &limited, &[room(None, None), room(None, None)], 0).unwrap();
         assert_eq!(size.blocks, 50);
+    }
+
+    /// What is free of a memory is free once, however many devices take from it.
+    #[test]
+    fn devices_of_one_memory_share_what_is_free_of_it() {
+        let (info, options) = (info(8, 2, 64, 0, 4096), options());
+        let blocks = |devices: [(Option<u64>, Option<&'static str>); 2], weights: u64| {
+            let devices = devices.map(|(memory, name)| room(memory, name));
+            CacheSize::choose(&info, &options, &devices, weights).unwrap().blocks
+        };
+        let all = enough(8, 100).unwrap();
+        let (one, other, own) = (Some("one"), Some("other"), None);
+        assert_eq!(blocks([(Some(all), one), (Some(all), one)], 0), 100);
+        assert_eq!(blocks([(Some(all), one), (None, one)], 0), 100, "one of them knows what is free");
+        assert_eq!(blocks([(Some(all), one), (Some(2 * all), one)], 0), 100, "the less decides");
+        // All weights lie in it.
+        assert_eq!(blocks([(Some(all + 800), one), (Some(all + 800), one)], 800), 100);
+        // Without sharing, the six layers on the first device decide.
+        assert_eq!(blocks([(Some(all), one), (Some(all), other)], 0), 133);
+        assert_eq!(blocks([(Some(all), own), (Some(all), own)], 0), 133, "memories without a name are two");
+    }
+
+    /// However much memory there is, one state may have only so many bytes on a device.
+    #[test]
+    fn a_context_is_what_one_state_can_hold() {
+        let info = info(8, 2, 64, 0, 1 << 20);
+        let block = 16 * 2 * 128;
+        let device = |most: usize| -> Arc<dyn Backend> { Arc::new(Room { memory: None, name: None, most }) };
+        let alone = EngineOptions { layers: None, ..options() };
+        let asked = |context: usize| EngineOptions { context: Some(context), ..alone.clone() };
+        let size = CacheSize::choose(&info, &alone, &[device(100 * block + 1)], 0).unwrap();
+        assert_eq!((size.context, size.blocks), (1600, 100));
+        let size =
+            CacheSize::choose(&info, &options(), &[device(usize::MAX), device(30 * block)], 0).unwrap();
+        assert_eq!((size.context, size.blocks), (480, 30));
+        let size = CacheSize::choose(&info, &asked(1600), &[device(100 * block)], 0).unwrap();
+        assert_eq!((size.context, size.blocks), (1600, 100));
+        for (context, fits) in [(1601, 1600), (MAX_CONTEXT, 1600)] {
+            let refused = CacheSize::choose(&info, &asked(context), &[device(100 * block)], 0);
+            let device = "room".to_owned();
+            assert_eq!(refused, Err(EngineError::ContextTooLong { device, context, fits }));
+        }
+        let nothing = CacheSize::choose(&info, &alone, &[device(block - 1)], 0);
+        assert!(matches!(nothing, Err(EngineError::ContextTooLong { fits: 0, .. })), "{nothing:?}");
     }
 
     proptest! {
@@ -239,7 +428,7 @@ mod tests {
         ) {
             let options = EngineOptions { context, max_sequences, cache_bytes, ..EngineOptions::default() };
             let info = info(layers, heads, dim, rings, trained);
-            match CacheSize::choose(&info, &options, memory, weights) {
+            match CacheSize::choose(&info, &options, &[room(memory, None)], weights) {
                 Ok(size) => {
                     prop_assert!(size.blocks * KV_BLOCK >= size.context && size.context >= 1);
                     prop_assert!(size.blocks <= u32::MAX as usize && size.context <= crate::MAX_CONTEXT);

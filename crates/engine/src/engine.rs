@@ -10,14 +10,14 @@ use std::task::{Context, Poll};
 use graph::PlanReport;
 use graph::backend::{Backend, Precision, StepProfile};
 use graph::rewrite::ahead::TOKENS;
-use models::{Model, ModelInfo, RECURRENT_CHUNK};
+use models::{LOGITS, Model, ModelInfo, RECURRENT_CHUNK};
 
 use self::recover::Recovery;
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
 use crate::fingerprint::fingerprint;
 use crate::options::EngineOptions;
-use crate::plans::{LOGITS, Plans, Progress, Recipe, Run};
+use crate::plans::{Plans, Progress, Recipe, Run};
 use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
@@ -72,26 +72,15 @@ struct Wanted {
 }
 
 impl Engine {
-    /// Loads the weights and compiles the plans. `progress` is called with bytes packed and in all.
+    /// Loads the weights and compiles the plans. The layers are divided over the devices in their order, for models too
+    /// large for one: a step goes through them one after another, and devices that are alike give, bit for bit, the answers
+    /// of one alone. `progress` is called with bytes packed and in all.
     ///
     /// # Errors
-    /// Options out of range, a model or device that cannot be used, a context that does not fit.
+    /// Options out of range, a model or device that cannot be used, a context that does not fit; no devices, or
+    /// [`EngineOptions::layers`] that do not go with them and the model; [`EngineOptions::run_ahead`], which needs the whole
+    /// model on one device, with several.
     pub fn new(
-        model: Arc<Model>,
-        backend: Arc<dyn Backend>,
-        options: &EngineOptions,
-        progress: Progress,
-    ) -> Result<Engine, EngineError> {
-        Engine::split(model, vec![backend], options, progress)
-    }
-
-    /// As [`Engine::new`] with the layers divided over devices, in this order: for a model too large for one. A step goes
-    /// through them one after another. Devices that are alike give, bit for bit, the answers of one alone.
-    ///
-    /// # Errors
-    /// As there; [`EngineOptions::layers`] that do not go with the devices and the model, and
-    /// [`EngineOptions::run_ahead`], which needs the whole model on one device.
-    pub fn split(
         model: Arc<Model>,
         devices: Vec<Arc<dyn Backend>>,
         options: &EngineOptions,
@@ -102,10 +91,8 @@ impl Engine {
         let (precision, kv) = (options.precision_for(info), options.kv_dtype(info));
         let weights = model.checkpoint().file_bytes();
         let stages = options.stages(devices.len(), info.layers)?;
-        let memory = stages.iter().cloned().zip(devices.iter().map(|d| d.memory_limit()));
-        let size = CacheSize::choose_split(info, options, &memory.collect::<Vec<_>>(), weights)?;
-        let recurrent = info.recurrent;
-        let chunk = if recurrent { options.chunk.max(RECURRENT_CHUNK) } else { options.chunk };
+        let size = CacheSize::choose(info, options, &devices, weights)?;
+        let chunk = if info.recurrent() { options.chunk.max(RECURRENT_CHUNK) } else { options.chunk };
         let alone = devices.len() == 1;
         if options.run_ahead == Some(true) && !alone {
             let problem =
@@ -258,14 +245,6 @@ impl Engine {
         }
     }
 
-    /// True when no request is in progress and no step in flight.
-    pub fn is_idle(&self) -> bool {
-        self.flights.is_empty()
-            && self.ready.is_empty()
-            && self.scheduler.waiting.is_empty()
-            && self.scheduler.running.is_empty()
-    }
-
     /// Advances the work. Ready with events when something happened, ready with `None` when nothing is left to do,
     /// pending while the device computes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Event>>> {
@@ -314,7 +293,7 @@ impl Engine {
             rows: self.plans.limits.rows,
             chunk: self.chunk,
             outs: self.plans.limits.outs,
-            recurrent: self.info().recurrent,
+            recurrent: self.info().recurrent(),
         };
         let segments = self.scheduler.plan(&mut self.cache, budget);
         if segments.is_empty() {
@@ -351,5 +330,5 @@ impl Engine {
 
 /// The outputs that taps add, in the order of the computation.
 fn hidden_names(layers: usize) -> Vec<String> {
-    (0..=layers).map(|i| format!("hidden.{i}")).chain(["hidden.final".to_owned()]).collect()
+    (0..=layers).map(models::hidden).chain([models::HIDDEN_FINAL.to_owned()]).collect()
 }

@@ -23,7 +23,9 @@ pub enum EngineError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The model's own values are no numbers at a position of the sequence.
-    #[error("at position {position}, {op}: {problem}; the weights may be damaged")]
+    #[error(
+        "at position {position}, {op}: {problem}; the weights may be damaged, or their quantisation too coarse"
+    )]
     Numeric {
         /// The first such position.
         position: usize,
@@ -86,6 +88,26 @@ pub enum EngineError {
         /// Bytes of the smallest cache there is.
         least: u64,
     },
+    /// The cache of a layer would be larger than what a device can have in one piece, whatever its memory.
+    #[error(
+        "a context of {context} tokens is too long for {device}, which can use only so much memory as the cache of one \
+         layer: {}", what_one_state_holds(*.fits)
+    )]
+    ContextTooLong {
+        /// The device's name.
+        device: String,
+        /// Tokens the context was to hold.
+        context: usize,
+        /// Tokens that would fit; 0 when not even one block does.
+        fits: usize,
+    },
+}
+
+fn what_one_state_holds(fits: usize) -> String {
+    match fits {
+        0 => "not even the smallest context fits".to_owned(),
+        _ => format!("at most {fits} tokens fit"),
+    }
 }
 
 fn available_because(given: bool) -> &'static str {

@@ -33,7 +33,7 @@ pub struct EngineOptions {
     /// Draw tokens on the device where a request's options allow it, and submit a step before the tokens of the one before
     /// it are read; `None` is what the device is best at. It changes no token.
     pub run_ahead: Option<bool>,
-    /// Layers of each device, where the model is split over several ([`crate::Engine::split`]); `None` divides them evenly.
+    /// Layers of each device, where several share the model; `None` divides them evenly.
     pub layers: Option<Vec<usize>>,
     /// Time the kernels of every step, where the device can: [`crate::Engine::take_profiles`].
     pub profile: bool,

@@ -13,7 +13,7 @@ use graph::backend::{
     Backend, Bindings, CompileOptions, DeviceError, Instance, Precision, StateDesc, StepProfile, WeightDesc,
 };
 use graph::{Buckets, Fence, Graph, PlanReport, PortKind, rewrite};
-use models::{Model, RECURRENT_CHUNK, StepLimits};
+use models::{IDS, LOGITS, Model, RECURRENT_CHUNK, StepLimits};
 use tensor::DType;
 
 use crate::cache::CacheSize;
@@ -54,7 +54,7 @@ impl Recipe {
     /// The step of a bucket, a graph for each device.
     fn graphs(&self, model: &Model, limits: &StepLimits) -> Result<Vec<Graph>, EngineError> {
         // The rows that go from one device to the next are those that taps record: the hidden states before a layer.
-        let cuts: Vec<String> = self.stages.iter().skip(1).map(|s| format!("hidden.{}", s.start)).collect();
+        let cuts: Vec<String> = self.stages.iter().skip(1).map(|s| models::hidden(s.start)).collect();
         let taps = self.taps || !cuts.is_empty();
         let mut graph = model.record(limits, self.kv, taps).map_err(model_error)?;
         let mut graphs = vec![];
@@ -68,15 +68,12 @@ impl Recipe {
         graphs.iter_mut().for_each(rewrite::standard);
         if self.ahead {
             for graph in &mut graphs {
-                rewrite::ahead::draw_tokens(graph, self.size.slots).map_err(model_error)?;
+                rewrite::ahead::draw_tokens(graph, IDS, LOGITS, self.size.slots).map_err(model_error)?;
             }
         }
         Ok(graphs)
     }
 }
-
-/// The output of every step's logits.
-pub(crate) const LOGITS: &str = "logits";
 
 /// Compiled plans with their reports.
 pub(crate) struct Plans {
@@ -131,7 +128,7 @@ impl Plans {
     ) -> Result<Plans, EngineError> {
         let Recipe { precision, size, chunk, profile, .. } = *recipe;
         let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
-        if model.info().recurrent {
+        if model.info().recurrent() {
             // A prompt advances by whole cuts, so there must be room for one beside all that decode.
             (rows, outs) = (chunk + size.slots, RECURRENT_CHUNK + size.slots);
         }
@@ -161,7 +158,7 @@ impl Plans {
                 bindings = load(model, devices, &graphs, &mut digest, progress)?;
                 stages = graphs.iter().map(Stage::new).collect();
                 stages.iter_mut().zip(&recipe.stages).skip(1).for_each(|(stage, layers)| {
-                    stage.given = Some(format!("hidden.{}", layers.start));
+                    stage.given = Some(models::hidden(layers.start));
                 });
             }
             let mut each = vec![];

@@ -22,7 +22,7 @@ pub enum Task {
         /// Tokens that end the output; they are reported, then the request finishes.
         stop: Vec<u32>,
     },
-    /// Report logits of the prompt itself.
+    /// Report logits of the prompt itself. A row with NaN or +inf in it fails the request ([`crate::EngineError::Numeric`]).
     Score {
         /// The first position whose logits are wanted; all later ones are reported too.
         from: usize,

@@ -137,7 +137,7 @@ impl StepArrays {
     ) -> R {
         let is_declared = |name: &str| declared.iter().any(|d| d == name);
         let mut inputs: Vec<(&str, &[u32])> = vec![
-            ("ids", &self.ids),
+            (models::IDS, &self.ids),
             ("pos", &self.pos),
             ("until", &self.until),
             ("extents", &self.extents),

@@ -18,7 +18,7 @@ fn file() -> Vec<u8> {
 fn fingerprint(file: Vec<u8>, threads: usize, options: &EngineOptions) -> String {
     let backend = Arc::new(CpuBackend::new(CpuOptions { threads, isa: None }).unwrap());
     let model = Model::open(Arc::new(Checkpoint::from_bytes(file).unwrap())).unwrap();
-    let engine = Engine::new(Arc::new(model), backend, options, &mut |_, _| {}).unwrap();
+    let engine = Engine::new(Arc::new(model), vec![backend], options, &mut |_, _| {}).unwrap();
     engine.fingerprint()
 }
 

@@ -18,12 +18,12 @@ fn logits(probabilities: &[f32]) -> Vec<f32> {
 
 fn kept(options: SamplingOptions, logits: &[f32]) -> Vec<u32> {
     let mut sampler = sampler(options, logits.len());
-    sampler.distribution(&mut logits.to_vec(), None).unwrap().iter().map(|c| c.id).collect()
+    sampler.distribution(&mut logits.to_vec()).unwrap().iter().map(|c| c.id).collect()
 }
 
 fn greedy(logits: &[f32]) -> Result<u32, SamplingError> {
     let mut sampler = sampler(SamplingOptions::default(), logits.len());
-    sampler.sample(&mut logits.to_vec(), 0, None).map(|sampled| sampled.id)
+    sampler.sample(&mut logits.to_vec(), 0).map(|sampled| sampled.id)
 }
 
 #[test]
@@ -88,24 +88,40 @@ fn stage_order_decides_what_the_truncations_see() {
     assert_eq!(kept(SamplingOptions { stages: Stage::LLAMA_CPP, ..base }, &row), [0]);
     // The temperature is applied all the same: 0.8 / (0.8 + sqrt(0.32)).
     let last = SamplingOptions { temperature: 2.0, top_k: Some(2), stages: Stage::LLAMA_CPP, ..options() };
-    let distribution = sampler(last, 3).distribution(&mut row.clone(), None).unwrap();
+    let distribution = sampler(last, 3).distribution(&mut row.clone()).unwrap();
     assert!((distribution[0].probability - 0.8 / (0.8 + 0.32f64.sqrt())).abs() < 1e-6);
 }
 
 #[test]
-fn bias_and_mask_come_before_everything() {
+fn bias_comes_before_everything() {
     let biased = SamplingOptions { logit_bias: vec![(2, 10.0), (0, f32::NEG_INFINITY)], ..options() };
     assert_eq!(kept(SamplingOptions { temperature: 0.0, ..biased.clone() }, &[9.0, 8.0, 1.0]), [2]);
     assert_eq!(kept(biased, &[9.0, 8.0, 1.0]), [1, 2]);
+    let all = SamplingOptions { logit_bias: vec![(0, f32::NEG_INFINITY)], ..options() };
+    assert_eq!(sampler(all, 1).sample(&mut [1.0], 0), Err(SamplingError::NothingLeft));
+}
 
-    // Tokens 1 and 33 of 40.
-    let mask = [1 << 1, 1 << 1];
-    let mut row: Vec<f32> = (0..40).map(|id| id as f32).collect();
-    let mut sampler = sampler(SamplingOptions::default(), 40);
-    assert_eq!(sampler.sample(&mut row, 0, Some(&mask)).unwrap().id, 33);
-    let short = sampler.sample(&mut row, 0, Some(&mask[..1]));
-    assert_eq!(short, Err(SamplingError::MaskLength { got: 1, needed: 2 }));
-    assert_eq!(sampler.sample(&mut row, 0, Some(&[0, 0])), Err(SamplingError::NothingLeft));
+/// Options within their ranges that no logit survives: they are named, and not the model.
+#[test]
+fn options_that_overflow_a_logit_are_named() {
+    let overflow = |policy: SamplingOptions, row: [f32; 3]| {
+        let mut sampler = sampler(policy, 3);
+        sampler.accept_prompt(&[1]).unwrap();
+        sampler.sample(&mut row.to_vec(), 0).unwrap_err()
+    };
+    let penalty = |penalty| SamplingOptions { repetition_penalty: penalty, ..options() };
+    let bias = |bias| SamplingOptions { logit_bias: vec![(1, bias)], ..options() };
+    let of = |option| SamplingError::Overflow { option, id: 1 };
+    assert_eq!(overflow(penalty(1e-38), [0.0, 4.0, 1.0]), of("repetition_penalty"));
+    assert_eq!(overflow(bias(f32::MAX), [0.0, f32::MAX, 1.0]), of("logit_bias"));
+    // What is wrong before them is the model's.
+    for policy in [penalty(1e-38), bias(1.0)] {
+        assert_eq!(overflow(policy, [0.0, f32::NAN, 1.0]), SamplingError::Logit { id: 1 });
+    }
+    // What they take to -inf is forbidden.
+    let mut huge = sampler(penalty(f32::MAX), 3);
+    huge.accept_prompt(&[1]).unwrap();
+    assert_eq!(huge.distribution(&mut [-9.0, -9.0, -9.0]).unwrap().len(), 2);
 }
 
 #[test]
@@ -113,7 +129,7 @@ fn penalties_come_before_temperature_and_follow_the_history() {
     let policy = SamplingOptions { repetition_penalty: 2.0, presence_penalty: 1.0, ..Default::default() };
     let mut sampler = sampler(policy, 4);
     let row = [4.0, 3.5, 1.9, 2.2];
-    let pick = |sampler: &mut Sampler| sampler.sample(&mut row.to_vec(), 0, None).unwrap().id;
+    let pick = |sampler: &mut Sampler| sampler.sample(&mut row.to_vec(), 0).unwrap().id;
     assert_eq!(pick(&mut sampler), 0);
     sampler.accept_prompt(&[0]).unwrap(); // token 0 at 2.0
     assert_eq!(pick(&mut sampler), 1);
@@ -131,13 +147,13 @@ fn unusable_rows_are_errors() {
     for value in [f32::NAN, f32::INFINITY, -f32::NAN] {
         for temperature in [0.0, 1.0] {
             let mut sampler = sampler(SamplingOptions { temperature, ..options() }, 3);
-            let error = sampler.sample(&mut [1.0, value, 0.0], 0, Some(&[0b101])).unwrap_err();
+            let error = sampler.sample(&mut [1.0, value, 0.0], 0).unwrap_err();
             assert_eq!(error, SamplingError::Logit { id: 1 });
         }
     }
     assert_eq!(greedy(&[f32::NEG_INFINITY; 3]), Err(SamplingError::NothingLeft));
     let mut sampler = sampler(options(), 3);
-    let short = sampler.sample(&mut [0.0; 2], 0, None);
+    let short = sampler.sample(&mut [0.0; 2], 0);
     assert_eq!(short, Err(SamplingError::LogitCount { got: 2, vocab: 3 }));
     assert!(Sampler::new(SamplingOptions { top_p: 0.0, ..options() }, 3, 0).is_err());
 }
@@ -163,14 +179,13 @@ fn logprobs_are_those_of_the_raw_row() {
         logit_bias: vec![(3, 50.0)],
         ..options()
     };
-    let sampled = sampler(policy, 4).sample(&mut logits(&[0.4, 0.1, 0.4, 0.1]), 0, None).unwrap();
+    let sampled = sampler(policy, 4).sample(&mut logits(&[0.4, 0.1, 0.4, 0.1]), 0).unwrap();
     assert_eq!(sampled.id, 3);
     let logprobs = sampled.logprobs.unwrap();
     assert!((logprobs.sampled - 0.1f32.ln()).abs() < 1e-6);
     assert_eq!(logprobs.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 2]);
     assert!((logprobs.top[1].1 - 0.4f32.ln()).abs() < 1e-6);
-    let none =
-        sampler(SamplingOptions { logprobs: Some(0), ..options() }, 1).sample(&mut [3.0], 0, None).unwrap();
+    let none = sampler(SamplingOptions { logprobs: Some(0), ..options() }, 1).sample(&mut [3.0], 0).unwrap();
     assert_eq!((none.logprobs.clone().unwrap().sampled, none.logprobs.unwrap().top.len()), (0.0, 0));
 }
 
@@ -179,18 +194,19 @@ fn a_draw_depends_on_seed_and_index_alone() {
     let row: Vec<f32> = (0..1000).map(|id| (id % 17) as f32 * 0.1).collect();
     let draw = |seed, index| {
         let mut sampler = sampler(SamplingOptions { seed: Some(seed), ..options() }, 1000);
-        sampler.sample(&mut row.clone(), index, None).unwrap().id
+        sampler.sample(&mut row.clone(), index).unwrap().id
     };
     let forward: Vec<u32> = (0..50).map(|index| draw(3, index)).collect();
     let mut one = sampler(SamplingOptions { seed: Some(3), ..options() }, 1000);
     let mut backward: Vec<u32> =
-        (0..50).rev().map(|index| one.sample(&mut row.clone(), index, None).unwrap().id).collect();
+        (0..50).rev().map(|index| one.sample(&mut row.clone(), index).unwrap().id).collect();
     backward.reverse();
     assert_eq!(forward, backward);
     assert_ne!(forward, (0..50).map(|index| draw(4, index)).collect::<Vec<_>>());
     // Without a seed the caller's entropy is the seed.
-    let unseeded = Sampler::new(SamplingOptions { seed: None, ..options() }, 1000, 3).unwrap();
-    assert_eq!(unseeded.seed(), 3);
+    let mut unseeded = Sampler::new(SamplingOptions { seed: None, ..options() }, 1000, 3).unwrap();
+    let drawn = (0..50).map(|index| unseeded.sample(&mut row.clone(), index).unwrap().id);
+    assert_eq!(drawn.collect::<Vec<_>>(), forward);
 }
 
 /// Chi-square of 40 000 draws against the distribution, per policy; the bound is the 0.999 quantile for the degrees of
@@ -207,19 +223,19 @@ fn draws_follow_the_distribution() {
         (SamplingOptions { min_p: 0.3, ..options() }, 4, 18.47),
     ];
     for (policy, degrees, bound) in policies {
-        let mut sampler = sampler(policy, 10);
-        let expected = sampler.distribution(&mut row.clone(), None).unwrap();
-        assert_eq!(expected.len(), degrees + 1, "{:?}", sampler.options());
+        let mut sampler = sampler(policy.clone(), 10);
+        let expected = sampler.distribution(&mut row.clone()).unwrap();
+        assert_eq!(expected.len(), degrees + 1, "{policy:?}");
         let mut counts = [0u64; 10];
         for index in 0..DRAWS {
-            counts[sampler.sample(&mut row.clone(), index, None).unwrap().id as usize] += 1;
+            counts[sampler.sample(&mut row.clone(), index).unwrap().id as usize] += 1;
         }
         let chi: f64 = expected
             .iter()
             .map(|c| (c.probability * DRAWS as f64, counts[c.id as usize] as f64))
             .map(|(expected, count)| (count - expected).powi(2) / expected)
             .sum();
-        assert!(chi < bound, "chi-square {chi} for {:?}", sampler.options());
+        assert!(chi < bound, "chi-square {chi} for {policy:?}");
         assert_eq!(
             expected.iter().map(|c| counts[c.id as usize]).sum::<u64>(),
             DRAWS,
@@ -305,10 +321,10 @@ proptest! {
     fn the_limits_of_temperature(levels in prop::collection::btree_set(-1000i32..1000, 2..50), index in 0u64..1000) {
         let row: Vec<f32> = levels.iter().map(|&level| level as f32 * 0.05).collect();
         let cold = SamplingOptions { temperature: SamplingOptions::MIN_TEMPERATURE, ..options() };
-        let drawn = sampler(cold, row.len()).sample(&mut row.clone(), index, None).unwrap().id;
+        let drawn = sampler(cold, row.len()).sample(&mut row.clone(), index).unwrap().id;
         prop_assert_eq!(drawn, greedy(&row).unwrap());
         let hot = SamplingOptions { temperature: 1e9, ..options() };
-        for candidate in sampler(hot, row.len()).distribution(&mut row.clone(), None).unwrap() {
+        for candidate in sampler(hot, row.len()).distribution(&mut row.clone()).unwrap() {
             prop_assert!((candidate.probability * row.len() as f64 - 1.0).abs() < 1e-6);
         }
     }

@@ -19,7 +19,6 @@ mod read;
 mod write;
 
 use std::ops::Range;
-use std::path::Path;
 
 use indexmap::IndexMap;
 
@@ -109,15 +108,6 @@ impl GgufFile {
         Ok(Self { bytes, header })
     }
 
-    /// Maps a file and reads its header; see [`Bytes::map`] for what the file must not do meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be mapped, and as [`Gguf::parse`].
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Ok(Self::new(Bytes::map(path)?)?)
-    }
-
     /// The header.
     pub fn header(&self) -> &Gguf {
         &self.header
@@ -141,15 +131,4 @@ impl GgufFile {
             self.bytes.release(info.range.clone());
         }
     }
-}
-
-/// Why a GGUF file could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The system refused.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The content is not right.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
 }

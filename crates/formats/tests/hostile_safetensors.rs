@@ -211,7 +211,7 @@ const CONFIG: NamedFile<'_> = ("config.json", b"{\"model_type\":\"llama\"}");
 
 #[test]
 fn every_broken_folder_gives_the_error_that_names_it() {
-    let model = file(HEADER, 30);
+    let (model, empty) = (file(HEADER, 30), file("{}", 0));
     let index = |map: &str| format!(r#"{{"metadata":{{}},"weight_map":{map}}}"#).into_bytes();
     let name = "model.safetensors.index.json";
     let escape = |file: &str| {
@@ -284,6 +284,14 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         (
             vec![CONFIG, (name, b"{}")],
             "DIR/model.safetensors.index.json: no object \"weight_map\" from tensor to file",
+        ),
+        (
+            vec![CONFIG, (name, b"{\"weight_map\":{}}")],
+            "DIR/model.safetensors.index.json lists no tensors: fetch it again from where the model came",
+        ),
+        (
+            vec![CONFIG, ("model.safetensors", &empty)],
+            "DIR/model.safetensors lists no tensors: fetch it again from where the model came",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":1}}")],

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc,
-    WeightHandle,
+    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reopening, RowSource, StateDesc, StateHandle,
+    WeightDesc, WeightHandle,
 };
 
 use crate::adapter::{self, AdapterInfo, GpuOptions};
 use crate::compile::compile;
 use crate::device::Gpu;
 use crate::slab::SharedSlabs;
-use crate::state::GpuState;
+use crate::state::{self, GpuState};
 use crate::weight::GpuWeight;
 
 /// A GPU as a device.
@@ -46,6 +46,11 @@ impl GpuBackend {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn copy_bandwidth(&self, bytes: u64) -> Result<f64, DeviceError> {
         crate::copy::bandwidth(&self.gpu, bytes)
+    }
+
+    /// The most bytes that [`GpuBackend::copy_bandwidth`] takes: both buffers as large as kernels see one whole.
+    pub fn copy_limit(&self) -> u64 {
+        2 * self.gpu.binding_limit()
     }
 
     /// The words of a state as they lie on the device, for tests of what kernels leave there; `None` when it is none of this
@@ -85,6 +90,21 @@ impl Backend for GpuBackend {
     fn memory_limit(&self) -> Option<u64> {
         // What a software adapter states is a constant of its driver.
         self.gpu.info.memory.filter(|_| self.gpu.info.kind != "software")
+    }
+
+    fn memory_name(&self) -> Option<String> {
+        if matches!(self.gpu.info.kind, "software" | "integrated") {
+            return Some(HOST_MEMORY.to_owned());
+        }
+        // The place on the bus, which is one whatever the API; where that is not told, the place among the adapters.
+        let AdapterInfo { name, api, .. } = &self.gpu.info;
+        let place = self.gpu.device.adapter_info().device_pci_bus_id;
+        let listed = || format!("{api} {name} {}", self.options.adapter.unwrap_or(0));
+        Some(if place.is_empty() { listed() } else { place })
+    }
+
+    fn state_fits(&self, desc: &StateDesc) -> bool {
+        4 * state::words(desc) as u64 <= self.gpu.binding_limit()
     }
 
     fn runs_ahead(&self) -> bool {

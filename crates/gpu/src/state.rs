@@ -25,7 +25,7 @@ pub(crate) fn kv_row_words(dtype: DType, k_dim: usize, v_dim: usize) -> (usize, 
 }
 
 /// Words of a state. A KV cache `[blocks, 16, heads, Dk + Dv]` has room for any division of its rows.
-fn words(desc: &StateDesc) -> usize {
+pub(crate) fn words(desc: &StateDesc) -> usize {
     match (desc.shape.dims(), desc.dtype) {
         (&[blocks, KV_BLOCK, heads, width], DType::F16) => blocks * KV_BLOCK * heads * (width / 2 + 3),
         _ => desc.shape.elements(),

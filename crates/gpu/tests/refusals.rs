@@ -3,8 +3,8 @@
 use graph::backend::{Backend, CompileOptions, DeviceError};
 use graph::{Builder, Graph};
 use gristmill_gpu::{GpuBackend, GpuOptions};
-use tensor::ops::Precision;
 use tensor::DType;
+use tensor::ops::Precision;
 
 fn with_scalars(count: usize) -> Graph {
     let b = Builder::new();

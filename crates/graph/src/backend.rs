@@ -168,6 +168,9 @@ pub struct KernelTime {
 /// A device being opened anew: see [`Backend::reopen`].
 pub type Reopening = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, DeviceError>> + Send>>;
 
+/// The [`Backend::memory_name`] of the memory that the processors use, and of devices without memory of their own.
+pub const HOST_MEMORY: &str = "host";
+
 /// A device.
 pub trait Backend: Send + Sync {
     /// Name, as given to `--device`.
@@ -178,6 +181,18 @@ pub trait Backend: Send + Sync {
 
     /// Memory this device has for weights, states and plans in all, in bytes, when it is known.
     fn memory_limit(&self) -> Option<u64>;
+
+    /// Names the memory that [`Backend::memory_limit`] is of: devices that give the same name take from the same memory.
+    /// `None` where no other device takes from it; [`HOST_MEMORY`] for that of the processors.
+    fn memory_name(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether a state of this shape can be made where there is memory for it: kernels may see only so much of one buffer.
+    /// A shape with fewer entries in its first axis can be made if this one can.
+    fn state_fits(&self, _desc: &StateDesc) -> bool {
+        true
+    }
 
     /// Whether this device is best kept one step ahead of the host: tokens are drawn on it, the next step is submitted
     /// before they are read, and logits are read only where somebody asks for them. Not where logits lie in the host's

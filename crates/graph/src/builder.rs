@@ -322,7 +322,8 @@ impl Builder {
     }
 
     /// The mistakes so far.
-    pub fn errors(&self) -> Vec<Diagnostic> {
+    #[cfg(test)]
+    pub(crate) fn errors(&self) -> Vec<Diagnostic> {
         self.inner.borrow().errors.clone()
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cpu::isa::CpuIsa;
 use cpu::{CpuBackend, CpuOptions};
+use engine::ByteSize;
 use gpu::{AdapterInfo, Backends, GpuBackend, GpuOptions};
 pub use gpu::{Families, Profile};
 use graph::backend::Backend;
@@ -38,9 +39,9 @@ pub fn most_threads() -> usize {
     THREADS_PER_PROCESSOR * processors()
 }
 
-/// What a device's memory and arithmetic can do: the limits that speeds are compared with.
+/// What a device's memory and arithmetic can do at most, which speeds are compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct Peaks {
     /// Bytes of memory a second: those that all workers of a CPU read, or that a copy on a GPU reads and writes.
     pub memory_bytes: f64,
     /// Multiplications and additions of bytes a second, each counted as one operation; `None` where it is not measured.
@@ -132,24 +133,45 @@ pub fn open_devices(names: &str, options: &DeviceOptions) -> Result<Vec<Arc<dyn 
     names.split(',').map(|name| open_device(name, options)).collect()
 }
 
+/// Size of the buffer that peaks are measured with, where none is given: much larger than caches.
+const PROBE: u64 = 1 << 30;
+
 /// Measures what the device's memory and arithmetic can do, with the same workers a model would run on. `bytes` is the
-/// size of the buffer that is read, or of both buffers of a copy; it should be much larger than the caches. `None` for
-/// several devices.
+/// size of the buffer that is read, or of both buffers of a copy; it should be much larger than the caches. Without it, 1 GiB
+/// or what the device can copy. `None` for several devices.
 ///
 /// # Errors
-/// As [`open_device`], and memory for the buffer.
-pub fn device_limits(name: &str, options: &DeviceOptions, bytes: usize) -> Result<Option<Limits>, Error> {
+/// As [`open_device`]; no memory for the buffer, or one that is larger than the device can copy.
+pub fn measure_peaks(
+    name: &str,
+    options: &DeviceOptions,
+    bytes: Option<u64>,
+) -> Result<Option<Peaks>, Error> {
     match device_kinds(name)?[..] {
         [DeviceKind::Cpu] => {
             let backend = open_cpu(options)?;
+            let bytes = usize::try_from(bytes.unwrap_or(PROBE));
+            let bytes = bytes.map_err(|_| Error::Device(format!("{name} has no memory of that size")))?;
             let limits = cpu::probe::Limits::measure(backend.pool(), backend.isa(), bytes);
             let limits = limits.map_err(|e| Error::Device(e.to_string()))?;
-            Ok(Some(Limits { memory_bytes: limits.read_bytes, int_ops: Some(limits.int_ops) }))
+            Ok(Some(Peaks { memory_bytes: limits.read_bytes, int_ops: Some(limits.int_ops) }))
         }
         [DeviceKind::Gpu { adapter, api }] => {
-            let copied = open_gpu(name, adapter, api, options)?.copy_bandwidth(bytes as u64);
-            let memory_bytes = copied.map_err(|e| Error::Device(e.to_string()))?;
-            Ok(Some(Limits { memory_bytes, int_ops: None }))
+            let backend = open_gpu(name, adapter, api, options)?;
+            let most = backend.copy_limit();
+            let bytes = match bytes {
+                None => PROBE.min(most),
+                Some(bytes) if bytes <= most => bytes,
+                Some(bytes) => {
+                    return Err(Error::Device(format!(
+                        "{name} cannot copy within {}: at most {} are possible",
+                        ByteSize(bytes),
+                        ByteSize(most)
+                    )));
+                }
+            };
+            let memory_bytes = backend.copy_bandwidth(bytes).map_err(|e| Error::Device(e.to_string()))?;
+            Ok(Some(Peaks { memory_bytes, int_ops: None }))
         }
         _ => Ok(None),
     }

@@ -44,8 +44,8 @@ mod tokenizer;
 pub use block_on::next_events;
 #[cfg(not(target_arch = "wasm32"))]
 pub use device::{
-    DeviceKind, DeviceOptions, Families, Limits, Profile, device_kind, device_kinds, device_limits,
-    device_names, gpu_adapters, most_threads, open_device, open_devices, quiet_lost_devices,
+    DeviceKind, DeviceOptions, Families, Peaks, Profile, device_kind, device_kinds, device_names,
+    gpu_adapters, measure_peaks, most_threads, open_device, open_devices, quiet_lost_devices,
 };
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{

@@ -215,7 +215,7 @@ pub fn load_engine(
     let model =
         Model::open(checkpoint).map_err(|source| Error::Model { path: path.as_ref().to_owned(), source })?;
     let devices = open_devices(&options.device, &options.device_options)?;
-    Ok(Engine::split(Arc::new(model), devices, &options.engine, progress)?)
+    Ok(Engine::new(Arc::new(model), devices, &options.engine, progress)?)
 }
 
 /// A seed for requests that name none.

@@ -42,8 +42,6 @@ pub(crate) struct Decoder {
     pub(crate) interleaved: bool,
     /// Norm weights are stored less 1.
     pub(crate) plus_one: bool,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Vec<u32>,
 }
 
 /// What a family's configuration class of transformers fills in for absent keys.
@@ -137,7 +135,7 @@ impl Config<'_> {
             tied.unwrap_or(defaults.tied) && !self.own_head()
         };
         keys.only(("", "attention.causal"), true)?;
-        let [bos, eos] = token_ids(keys, vocab)?;
+        token_ids(keys, vocab)?;
         Ok(Decoder {
             vocab,
             hidden,
@@ -150,8 +148,6 @@ impl Config<'_> {
             names: &[],
             interleaved: false,
             plus_one: false,
-            bos: bos.first().copied(),
-            eos,
         })
     }
 
@@ -331,9 +327,9 @@ impl Config<'_> {
     }
 }
 
-/// The tokens that begin and end a text, as config.json names them. Those of either container lie in the vocabulary, or
-/// are refused: an id beyond it would never be met.
-fn token_ids(keys: &Keys, vocab: usize) -> Result<[Vec<u32>; 2], ModelError> {
+/// The tokens with a meaning of their own, of either container, lie in the vocabulary, or are refused: an id beyond it would
+/// never be met. Which they are is the tokenizer's business.
+fn token_ids(keys: &Keys, vocab: usize) -> Result<(), ModelError> {
     const OUTSIDE: [&str; 6] = ["bos", "eos", "eot", "eom", "padding", "unknown"];
     // Without an embedding table, which is reported with the other tensors, there is no vocabulary.
     for name in OUTSIDE.iter().filter(|_| vocab > 0) {
@@ -342,31 +338,33 @@ fn token_ids(keys: &Keys, vocab: usize) -> Result<[Vec<u32>; 2], ModelError> {
             ids(&name, &value, vocab, false)?;
         }
     }
-    let read = |name: &'static str, many| match keys.value((name, "")) {
+    let check = |name: &'static str, many| match keys.value((name, "")) {
         Some(value) => ids(name, &value, vocab, many),
-        None => Ok(vec![]),
+        None => Ok(()),
     };
     // Files from before null was written for none have -1, and nothing here fills batches.
     if keys.value(("pad_token_id", "")).is_none_or(|v| v.as_i64() != Some(-1)) {
-        read("pad_token_id", false)?;
+        check("pad_token_id", false)?;
     }
-    Ok([read("bos_token_id", false)?, read("eos_token_id", true)?])
+    check("bos_token_id", false)?;
+    check("eos_token_id", true)
 }
 
 /// One id of a vocabulary, or, where there may be `many`, a list of them.
-fn ids(key: &str, value: &Value, vocab: usize, many: bool) -> Result<Vec<u32>, ModelError> {
-    let one = |v: &Value| {
-        number(v).filter(|id| *id < vocab).map(|id| id as u32).ok_or_else(|| ModelError::BadValue {
+fn ids(key: &str, value: &Value, vocab: usize, many: bool) -> Result<(), ModelError> {
+    let one = |v: &Value| match number(v) {
+        Some(id) if id < vocab => Ok(()),
+        _ => Err(ModelError::BadValue {
             key: key.to_owned(),
             found: value.to_string(),
             expected: format!(
                 "a token id{} below the size of the vocabulary, {vocab}",
                 if many { ", or a list of them, each" } else { "" }
             ),
-        })
+        }),
     };
     match value.as_array() {
-        Some(list) if many && !list.is_empty() => list.iter().map(one).collect(),
-        _ => Ok(vec![one(value)?]),
+        Some(list) if many && !list.is_empty() => list.iter().try_for_each(one),
+        _ => one(value),
     }
 }

@@ -37,6 +37,18 @@ pub use weights::WeightRows;
 /// Prefill chunks of models with recurrent state end at multiples of this position, or at the prompt's end.
 pub const RECURRENT_CHUNK: usize = 64;
 
+/// The input of a step's tokens.
+pub const IDS: &str = "ids";
+/// The output of a step's logits.
+pub const LOGITS: &str = "logits";
+/// The output of the normed hidden states behind the last layer.
+pub const HIDDEN_FINAL: &str = "hidden.final";
+
+/// The output of the hidden states before a layer; for the number of layers, of those behind the last.
+pub fn hidden(layer: usize) -> String {
+    format!("hidden.{layer}")
+}
+
 /// The KV cache of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvSpec {
@@ -85,18 +97,19 @@ pub struct ModelInfo {
     pub kv: Vec<KvSpec>,
     /// Recurrent states, by layer.
     pub rings: Vec<RingSpec>,
-    /// True when there is recurrent state: prefill cuts at multiples of [`RECURRENT_CHUNK`].
-    pub recurrent: bool,
     /// The head is the embedding table.
     pub tied_embedding: bool,
     /// True when any weight is stored in a block format.
     pub quantised: bool,
     /// Elements of the stored weights.
     pub parameters: u64,
-    /// First token of a text, when config.json says so.
-    pub bos: Option<u32>,
-    /// Tokens that end a text, when config.json says so.
-    pub eos: Vec<u32>,
+}
+
+impl ModelInfo {
+    /// Whether there is recurrent state: prefill cuts at multiples of [`RECURRENT_CHUNK`].
+    pub fn recurrent(&self) -> bool {
+        !self.rings.is_empty()
+    }
 }
 
 /// A checkpoint understood as a model.
@@ -139,14 +152,11 @@ impl Model {
             position_limit,
             hidden: decoder.hidden,
             layers: decoder.layers,
-            recurrent: !rings.is_empty(),
             kv,
             rings,
             tied_embedding: decoder.tied,
             quantised: weights.values().any(|w| w.dtype.is_quantised()),
             parameters: weights.values().map(Weight::parameters).sum(),
-            bos: decoder.bos,
-            eos: decoder.eos.clone(),
         };
         Ok(Model { checkpoint, decoder, family, weights, info })
     }
@@ -198,18 +208,18 @@ fn record(step: Step, family: &dyn Family, taps: bool) -> (Result<Graph, ModelEr
     let mut x = b.scale(b.gather(table, step.ids()), d.embed_scale);
     for layer in 0..d.layers {
         if taps {
-            b.output(&format!("hidden.{layer}"), x);
+            b.output(&hidden(layer), x);
         }
         x = family.layer(&step, layer, x);
     }
     if taps {
-        b.output(&format!("hidden.{}", d.layers), x);
-        b.output("hidden.final", step.norm(d.final_norm, d.hidden, x));
+        b.output(&hidden(d.layers), x);
+        b.output(HIDDEN_FINAL, step.norm(d.final_norm, d.hidden, x));
     }
     // Only the rows that are asked for go through the head, the largest matrix of a small model.
     let x = step.norm(d.final_norm, d.hidden, b.gather(x, step.out_rows()));
     let head = if d.tied { table } else { step.matrix("output.weight", d.vocab, d.hidden) };
-    b.output("logits", b.matmul(x, head));
+    b.output(LOGITS, b.matmul(x, head));
     let Step { b, notes, .. } = step;
     (b.finish().map_err(ModelError::from), notes.into_inner())
 }

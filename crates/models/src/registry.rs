@@ -1,4 +1,4 @@
-//! The families, one line each.
+//! The families, one entry each.
 
 use formats::Checkpoint;
 use graph::Tensor;
@@ -19,18 +19,68 @@ pub(crate) trait Family: Send + Sync {
 /// Reads a family's hyper-parameters.
 type Read = fn(&Config) -> Result<(Decoder, Box<dyn Family>), ModelError>;
 
-/// Name, `model_type` of config.json, the class in its `architectures`, `general.architecture` of GGUF (empty where there
-/// is none), reader.
-type Line = (&'static str, &'static str, &'static str, &'static str, Read);
+/// A family in the registry.
+struct Entry {
+    name: &'static str,
+    /// `model_type` of config.json.
+    model_type: &'static str,
+    /// The class in `architectures` of config.json.
+    class: &'static str,
+    /// `general.architecture` of GGUF; empty where there is none.
+    gguf: &'static str,
+    read: Read,
+}
 
-const FAMILIES: &[Line] = &[
-    ("llama", "llama", "LlamaForCausalLM", "llama", families::llama::read),
-    ("mistral", "mistral", "MistralForCausalLM", "", families::llama::read_mistral),
-    ("qwen2", "qwen2", "Qwen2ForCausalLM", "qwen2", families::qwen2::read),
-    ("qwen3", "qwen3", "Qwen3ForCausalLM", "qwen3", families::qwen3::read),
-    ("qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM", "qwen3moe", families::qwen3_moe::read),
-    ("gemma3", "gemma3_text", "Gemma3ForCausalLM", "gemma3", families::gemma3::read),
-    ("lfm2", "lfm2", "Lfm2ForCausalLM", "lfm2", families::lfm2::read),
+const FAMILIES: &[Entry] = &[
+    Entry {
+        name: "llama",
+        model_type: "llama",
+        class: "LlamaForCausalLM",
+        gguf: "llama",
+        read: families::llama::read,
+    },
+    Entry {
+        name: "mistral",
+        model_type: "mistral",
+        class: "MistralForCausalLM",
+        gguf: "",
+        read: families::llama::read_mistral,
+    },
+    Entry {
+        name: "qwen2",
+        model_type: "qwen2",
+        class: "Qwen2ForCausalLM",
+        gguf: "qwen2",
+        read: families::qwen2::read,
+    },
+    Entry {
+        name: "qwen3",
+        model_type: "qwen3",
+        class: "Qwen3ForCausalLM",
+        gguf: "qwen3",
+        read: families::qwen3::read,
+    },
+    Entry {
+        name: "qwen3_moe",
+        model_type: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
+        gguf: "qwen3moe",
+        read: families::qwen3_moe::read,
+    },
+    Entry {
+        name: "gemma3",
+        model_type: "gemma3_text",
+        class: "Gemma3ForCausalLM",
+        gguf: "gemma3",
+        read: families::gemma3::read,
+    },
+    Entry {
+        name: "lfm2",
+        model_type: "lfm2",
+        class: "Lfm2ForCausalLM",
+        gguf: "lfm2",
+        read: families::lfm2::read,
+    },
 ];
 
 /// The family of a checkpoint: its name, the keys to read and their reader.
@@ -38,33 +88,33 @@ pub(crate) fn find(checkpoint: &Checkpoint) -> Result<(&'static str, Keys<'_>, R
     let key = if checkpoint.gguf().is_some() { "general.architecture" } else { "model_type" };
     let missing = || ModelError::MissingKey { key: key.to_owned(), expected: "the architecture's name" };
     let unknown = |found: &str| {
-        let names = FAMILIES.iter().flat_map(|f| [f.1, f.3]).filter(|n| !n.is_empty());
+        let names = FAMILIES.iter().flat_map(|f| [f.model_type, f.gguf]).filter(|n| !n.is_empty());
         let names: std::collections::BTreeSet<_> = names.collect();
         let known = names.into_iter().collect::<Vec<_>>().join(", ");
         ModelError::UnknownArchitecture { found: format!("`{key}` = {found:?}"), known }
     };
     if let Some(metadata) = checkpoint.gguf() {
         let name: &str = metadata.get(key).ok().flatten().ok_or_else(missing)?;
-        let line = FAMILIES.iter().find(|f| f.3 == name && !name.is_empty());
-        let line = line.ok_or_else(|| unknown(name))?;
-        return Ok((line.0, Keys::gguf(metadata, name), line.4));
+        let family = FAMILIES.iter().find(|f| f.gguf == name && !name.is_empty());
+        let family = family.ok_or_else(|| unknown(name))?;
+        return Ok((family.name, Keys::gguf(metadata, name), family.read));
     }
     let config = checkpoint.config().and_then(Value::as_object).ok_or_else(missing)?;
     let name = config.get(key).and_then(Value::as_str).ok_or_else(missing)?;
-    let line = FAMILIES.iter().find(|f| f.1 == name).ok_or_else(|| unknown(name))?;
+    let family = FAMILIES.iter().find(|f| f.model_type == name).ok_or_else(|| unknown(name))?;
     let keys = Keys::hf(config);
-    classes_agree(&keys, line.1, line.2)?;
-    Ok((line.0, keys, line.4))
+    classes_agree(&keys, family)?;
+    Ok((family.name, keys, family.read))
 }
 
 /// The same `model_type` names classifiers and embedders, whose answers are not next-token logits; and a class of another
 /// family says that one of the two keys is wrong. The first Llama files wrote their class in other letters.
-fn classes_agree(keys: &Keys, model_type: &str, class: &str) -> Result<(), ModelError> {
+fn classes_agree(keys: &Keys, family: &Entry) -> Result<(), ModelError> {
     let key = ("architectures", "");
     let classes = keys.texts(key)?.unwrap_or_default();
-    if classes.is_empty() || classes.iter().any(|c| c.eq_ignore_ascii_case(class)) {
+    if classes.is_empty() || classes.iter().any(|c| c.eq_ignore_ascii_case(family.class)) {
         return Ok(());
     }
-    let expected = format!("{class} or absent, as `model_type` is {model_type}");
+    let expected = format!("{} or absent, as `model_type` is {}", family.class, family.model_type);
     Err(keys.bad(key, classes.join(", "), &expected))
 }

@@ -89,7 +89,7 @@ impl<'m> Step<'m> {
 
     /// `ids [rows]`: tokens.
     pub(crate) fn ids(&self) -> Tensor {
-        self.b.input("ids", DType::U32, &[self.limits.rows], Some(self.scalars.rows))
+        self.b.input(crate::IDS, DType::U32, &[self.limits.rows], Some(self.scalars.rows))
     }
 
     /// `out_rows [outs]`: the rows whose logits are wanted.

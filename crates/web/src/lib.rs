@@ -73,7 +73,7 @@ impl Model {
         let model = Arc::new(models::Model::open(checkpoint)?);
         let backend = GpuBackend::open("gpu", &GpuOptions::default()).await?;
         let adapter = backend.adapter().name.clone();
-        let engine = Engine::new(model, Arc::new(backend), &options, &mut |_, _| ())?;
+        let engine = Engine::new(model, vec![Arc::new(backend)], &options, &mut |_, _| ())?;
         Ok(Model { engine: Cell::new(Some(engine)), tokenizer, adapter })
     }
 

@@ -9,6 +9,8 @@ use gristmill::parts::gpu::AdapterInfo;
 use gristmill::{ByteSize, DeviceOptions, gpu_adapters, open_device};
 use serde_json::{Map, Value, json};
 
+use crate::output::results;
+
 /// List the devices of this machine with what they offer
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArgs {
@@ -21,7 +23,7 @@ pub(crate) struct DevicesArgs {
 pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
     let cpu = cpu()?;
     let gpus = gpu_adapters();
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(results());
     if args.json {
         let gpus = gpus.iter().enumerate().map(|(index, adapter)| gpu_json(index, adapter));
         let all: Vec<Value> = std::iter::once(cpu.json()).chain(gpus).collect();

@@ -7,10 +7,13 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use gristmill::parts::formats::gguf::{Array, Value as MetaValue};
-use gristmill::{ByteSize, CacheSize, Checkpoint, Container, Model, ModelInfo, open_device};
+use gristmill::{
+    ByteSize, CacheSize, Checkpoint, Container, EngineError, Error, Model, ModelInfo, open_devices,
+};
 use serde_json::{Map, Value, json};
 
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs};
+use crate::output::results;
 use crate::resolve::{engine_options, precision_name};
 
 /// Arrays of metadata longer than this are shown by type and length: vocabularies fill screens.
@@ -58,10 +61,15 @@ struct Memory {
 
 fn memory(args: &InspectArgs, info: &ModelInfo, checkpoint: &Checkpoint) -> Result<Memory> {
     let options = engine_options(&args.step, &args.cache);
-    let limit = open_device(&args.device.device, &args.device.options(1))?.memory_limit();
+    let devices = open_devices(&args.device.device, &args.device.options(1))?;
     let weights = checkpoint.file_bytes();
     let precision = options.precision_for(info);
-    let cache = CacheSize::choose(info, &options, limit, weights).map_err(|e| e.to_string());
+    let cache = CacheSize::choose(info, &options, &devices, weights);
+    let cache = match cache {
+        // The model and the devices do not go together, which is no matter of memory.
+        Err(error @ EngineError::Option { .. }) => return Err(Error::from(error).into()),
+        other => other.map_err(|e| e.to_string()),
+    };
     Ok(Memory { precision: precision_name(precision), weights, cache })
 }
 
@@ -88,7 +96,7 @@ fn print_text(
     model: Result<&ModelInfo, &str>,
     memory: Option<Memory>,
 ) -> Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(results());
     writeln!(out, "file          {}", path.display())?;
     writeln!(out, "container     {}, {}", container(checkpoint), ByteSize(checkpoint.file_bytes()))?;
     match model {
@@ -177,7 +185,7 @@ fn describe(out: &mut impl Write, info: &ModelInfo) -> Result<()> {
             Some(window) => writeln!(out, "attention     {layers} layers over the last {window} tokens")?,
         }
     }
-    if info.recurrent {
+    if info.recurrent() {
         writeln!(out, "recurrent     {} layers", info.rings.len())?;
     }
     Ok(())
@@ -233,7 +241,7 @@ fn print_json(
         "types": types,
         "tensors": tensors,
     });
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(results());
     serde_json::to_writer_pretty(&mut out, &all)?;
     writeln!(out)?;
     out.flush()?;

@@ -1,6 +1,6 @@
 //! `gristmill logits`: what a model predicts at every position of a token sequence.
 
-use std::io::{self, Write};
+use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 
 use anyhow::{Result, bail};
@@ -8,8 +8,16 @@ use clap::{Args, ValueEnum};
 use gristmill::score;
 
 use crate::args::LoadArgs;
+use crate::output::results;
+
+/// Bytes of output that are held back. What fails before them leaves nothing on standard output; more, as a long prompt of a
+/// large vocabulary has, which has gigabytes, is written as it comes.
+const HELD_BACK: usize = 16 << 20;
 
 /// Print the logits of every position of a token sequence
+///
+/// When a position has none that JSON can hold, that is an error; of less than 16 MiB nothing is printed then, of more what was
+/// printed before is cut off.
 #[derive(Args, Debug)]
 pub(crate) struct LogitsArgs {
     /// Token ids with commas between them, as `tokenize --ids` prints them; nothing is added to them
@@ -59,17 +67,20 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
         Rows::All => 0,
         Rows::Last => args.ids.len() - 1,
     };
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::with_capacity(HELD_BACK, results());
     let mut written: Result<()> = Ok(());
     match args.format {
         Format::Json => {
-            // Rows are written as they come: a long prompt of a large vocabulary has gigabytes of logits.
-            // When they can no longer be written, as when the reader has gone, the rest is not computed.
-            score(&mut engine, args.ids.clone(), from, |first, logits| {
+            // When rows can no longer be written, as when the reader has gone, the rest is not computed.
+            let scored = score(&mut engine, args.ids.clone(), from, |first, logits| {
                 written = rows(&mut out, vocab, first, first == from, logits);
                 if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            written?;
+            });
+            if let Err(error) = scored.map_err(anyhow::Error::from).and(written) {
+                // What is held back stays so.
+                drop(out.into_parts());
+                return Err(error);
+            }
             writeln!(out, "]}}")?;
         }
     }

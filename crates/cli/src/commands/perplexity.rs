@@ -12,6 +12,7 @@ use gristmill::{ByteSize, EncodeOptions, score, tokenizer_of};
 use serde_json::json;
 
 use crate::args::{LoadArgs, within};
+use crate::output::results;
 use crate::resolve::{describe, load};
 
 /// The most text that is read, in bytes. All of it becomes tokens, although only the first are scored: no tokenizer
@@ -71,16 +72,32 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let (vocab, targets) = (engine.info().vocab, ids[1..].to_vec());
     // The last id predicts nothing that is known.
     ids.pop();
-    let mut total = 0.0;
+    let (mut total, mut impossible) = (0.0, None);
     score(&mut engine, ids, 0, |first, logits| {
-        for (row, target) in logits.chunks_exact(vocab).zip(&targets[first..]) {
-            total += negative_log_likelihood(row, *target);
+        for (position, (row, target)) in (first..).zip(logits.chunks_exact(vocab).zip(&targets[first..])) {
+            let nll = negative_log_likelihood(row, *target);
+            if !nll.is_finite() {
+                impossible = Some((position, *target));
+                return ControlFlow::Break(());
+            }
+            total += nll;
         }
         ControlFlow::Continue(())
     })?;
+    if let Some((position, target)) = impossible {
+        bail!(
+            "position {position}: token {target}, which follows there, cannot follow by the model's logits (its own is -inf): \
+             there is no perplexity of this text"
+        );
+    }
     let mean = total / targets.len() as f64;
     let (ppl, tokens) = (mean.exp(), targets.len() + 1);
-    let mut out = std::io::stdout().lock();
+    if !ppl.is_finite() {
+        bail!(
+            "the mean negative log-likelihood is {mean}: the perplexity, its exponential, is beyond all numbers"
+        );
+    }
+    let mut out = results();
     if args.json {
         writeln!(out, "{}", json!({ "ppl": ppl, "nll": mean, "tokens": tokens, "scored": targets.len() }))?;
     } else {

@@ -7,6 +7,7 @@ use clap::Args;
 use gristmill::ByteSize;
 
 use crate::args::LoadArgs;
+use crate::output::results;
 use crate::resolve::precision_name;
 
 /// Show what was compiled for a model: kernels with reasons, memory
@@ -20,7 +21,7 @@ pub(crate) struct PlanArgs {
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let engine = args.load.engine()?;
     let size = engine.cache_size();
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(results());
     writeln!(out, "device       {}", engine.device())?;
     writeln!(out, "precision    {}", precision_name(engine.precision()))?;
     writeln!(out, "context      {} tokens", size.context)?;

@@ -9,7 +9,7 @@ use gristmill::{Generate, Llm, Message, SamplingOptions, StopReason};
 
 use crate::args::{LoadArgs, positive};
 use crate::error::Usage;
-use crate::output::note;
+use crate::output::{note, results};
 use crate::resolve::describe;
 
 /// Answer a prompt, streamed
@@ -137,7 +137,7 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
 fn stream(llm: &mut Llm, ids: Vec<u32>, options: &Generate) -> Result<()> {
     let start = Instant::now();
     let mut first = None;
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = results();
     let mut generation = llm.generate_ids(ids, options)?;
     for piece in generation.by_ref() {
         first.get_or_insert_with(|| start.elapsed().as_secs_f64());

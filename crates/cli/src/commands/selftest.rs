@@ -11,10 +11,11 @@ use checks::quantise::{FORMATS, quantised};
 use checks::{CheckError, goldens, open_model};
 use clap::Args;
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{DeviceKind, Model, Precision, device_kind, open_device};
+use gristmill::{DeviceKind, Model, Precision, device_kind, device_kinds, open_device};
 
 use crate::args::{DeviceArgs, ThreadArgs};
-use crate::output::note;
+use crate::error::Usage;
+use crate::output::{note, results};
 
 /// Check that a device computes what it should
 ///
@@ -52,9 +53,14 @@ enum Verdict {
 
 /// Runs the command: every suite, even after one has failed.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
+    if device_kinds(&args.device.device)?.len() > 1 {
+        return Err(Usage::error(
+            "--device: a selftest is of one device; run it for each of several, whose answers are then those of one",
+        ));
+    }
     let open = |threads| open_device(&args.device.device, &args.device.options(threads));
     let backend = open(args.threads.threads.unwrap_or(0))?;
-    let mut out = std::io::stdout().lock();
+    let mut out = results();
     writeln!(out, "{}\n", backend.description())?;
     let mut verdicts = vec![];
     let mut suite = |name, run: &mut dyn FnMut() -> Result<Verdict>| -> Result<()> {

@@ -7,6 +7,7 @@ use clap::Args;
 use gristmill::{EncodeOptions, tokenizer_of};
 
 use crate::args::ModelArgs;
+use crate::output::results;
 
 /// Turn text into tokens
 #[derive(Args, Debug)]
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = tokenizer_of(&checkpoint)?;
     let options = EncodeOptions { add_special: !args.no_add_special, parse_special: !args.no_parse_special };
     let ids = tokenizer.encode(&text, options)?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(results());
     if args.ids {
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         writeln!(out, "{}", ids.join(","))?;

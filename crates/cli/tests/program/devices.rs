@@ -1,5 +1,7 @@
 //! What there is to run on, and running on it.
 
+use gristmill::parts::formats::gguf::Value;
+
 use crate::support::*;
 
 #[test]
@@ -72,4 +74,19 @@ fn kernels_are_timed() {
         assert!((stored / 2..2 * stored).contains(&read), "{read} of {stored} bytes");
         assert!(row["memory_bytes_per_second"].as_f64() > Some(0.0));
     }
+}
+
+/// Kernels see only so much of a buffer: without a context asked for, what fits is taken.
+#[test]
+fn a_long_trained_context_is_cut_to_what_a_gpu_holds() {
+    let model = with_key("llama.context_length", Value::U32(1 << 24));
+    let model = model.path().to_str().unwrap();
+    let plan = ["plan", "-m", model, "--precision", "exact", "--device", "gpu", "--gpu-limits", "webgpu"];
+    let text = ok(&plan);
+    let line = text.lines().find_map(|l| l.strip_prefix("context ")).unwrap();
+    let context: usize = line.split_whitespace().next().unwrap().parse().unwrap();
+    assert!((4096..1 << 24).contains(&context), "{line}");
+    let errors = fails(&[&plan[..], &["-c", "16777216"]].concat(), 1);
+    assert!(errors.contains(&format!("at most {context} tokens fit")), "{errors}");
+    assert!(errors.contains("too long for gpu") && errors.contains("-c/--context"), "{errors}");
 }

@@ -116,13 +116,84 @@ fn an_output_that_nobody_reads_ends_the_program_quietly() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_output_that_cannot_be_written_is_an_error() {
+fn an_output_that_cannot_be_written_is_an_error_that_names_it() {
     let model = tests("goldens-gguf/llama.gguf");
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = program().args(["logits", "-m", &model, "--ids", "5,17"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("No space left"), "{errors}");
+    for args in [
+        &["logits", "-m", &model, "--ids", "5,17"][..],
+        &["run", "-m", &model, "-n", "2", "Hello"],
+        &["tokenize", "-m", &model, "Hello"],
+        &["inspect", "-m", &model],
+        &["inspect", "-m", &model, "--json"],
+        &["plan", "-m", &model],
+        &["bench", "-m", &model, "-p", "4", "-n", "0", "-r", "1", "--probe", "0"],
+        &["selftest", "--filter", "rms_norm"],
+        &["devices"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = program().args(args).stdout(full).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {errors}");
+        assert!(errors.contains("standard output cannot be written: No space left"), "{args:?}: {errors}");
+    }
+}
+
+/// What a model of damaged weights gives is told where it happens, and nothing half of it is printed.
+#[test]
+fn values_that_are_no_numbers_are_an_error_with_their_position() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let text = "The mill grinds what is brought to it.";
+    let ids = tokenize(&model, text);
+    let bad = ids[ids.len() / 2];
+    let position = ids.iter().position(|id| *id == bad).unwrap();
+    let damaged = with_nan(bad);
+    let damaged = damaged.path().to_str().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let (file, ids) = (file.path().to_str().unwrap(), list(&ids));
+    for args in [
+        &["logits", "--ids", &ids][..],
+        &["logits", "--ids", &ids, "--chunk", "2"],
+        &["perplexity", "-f", file],
+        &["perplexity", "-f", file, "--json", "--chunk", "1"],
+    ] {
+        let errors = fails(&[args, &["-m", damaged]].concat(), 1);
+        assert!(errors.contains(&format!("at position {position}, logits")), "{args:?}: {errors}");
+        assert!(errors.contains("--precision exact") && errors.contains("file is whole"), "{errors}");
+    }
+    let errors = fails(&["run", "-m", damaged, "--raw", text], 1);
+    assert!(errors.contains("NaN") && errors.contains("--precision exact"), "{errors}");
+    // Not the model's doing.
+    let errors = fails(&["run", "-m", &model, "--raw", text, "--repetition-penalty", "1e-45"], 1);
+    assert!(errors.contains("repetition_penalty takes the logit"), "{errors}");
+    assert!(errors.contains("--repetition-penalty") && !errors.contains("weights"), "{errors}");
+}
+
+#[test]
+fn several_devices_are_refused_where_they_do_not_go() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let nine = ["cpu"; 9].join(",");
+    for command in [&["run", "x"][..], &["logits", "--ids", "1"], &["inspect"], &["plan"]] {
+        let errors = fails(&[command, &["-m", &model, "--device", &nine]].concat(), 2);
+        assert!(errors.contains("--device: 9 devices cannot share"), "{command:?}: {errors}");
+    }
+    let errors = fails(&["selftest", "--device", "cpu,cpu"], 2);
+    assert!(errors.contains("--device") && errors.contains("of one device"), "{errors}");
+    let of = |device: &str| ok(&["inspect", "--json", "-m", &model, "--device", device]);
+    assert_eq!(of("cpu,cpu"), of("cpu"));
+}
+
+/// What the probe is to read or copy has its size, or is refused.
+#[test]
+fn a_probe_that_is_too_large_is_an_error() {
+    let model = tests("goldens-gguf/llama.gguf");
+    for device in ["cpu", "gpu"] {
+        let bench = ["bench", "-m", &model, "-p", "1", "-n", "0", "-r", "1", "--device", device, "--probe"];
+        let errors = fails(&[&bench[..], &["9999T"]].concat(), 1);
+        assert!(
+            errors.contains("TiB") || errors.contains("memory") || errors.contains("are possible"),
+            "{device}: {errors}"
+        );
+    }
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn what_cannot_be_done_is_said() {
         (vec!["quantize", &model, &out, "q8_0", "--tensor-type", "nothing=q4_0"], 2, "no tensor"),
         (vec!["quantize", &model, &out, "q8_0", "--tensor-type", "attn_k=iq1_s"], 2, "is none of"),
         (vec!["quantize", &model, &out, "q8_0", "--imatrix", &model], 1, "has no entries"),
-        (vec!["quantize", &model, "/no/such/folder/x.gguf", "q8_0"], 1, "cannot be made"),
+        (vec!["quantize", &model, "/no/such/folder/x.gguf", "q8_0"], 1, "x.gguf cannot be written"),
     ] {
         let error = fails(&args, code);
         assert!(error.contains(words), "{args:?}: {error}");

@@ -61,4 +61,6 @@ fn what_cannot_be_written_is_refused_with_the_reason() {
     assert!(errors.contains("1152") && errors.contains("256"), "{errors}");
     let errors = fails(&["synth", "--shape", "tiny", "--quant", "q4_0", "no/such/folder/x.gguf"], 1);
     assert!(errors.contains("no/such/folder/x.gguf"), "{errors}");
+    let errors = fails(&["synth", "--shape", "tiny", "--quant", "q4_0", &tests("goldens")], 1);
+    assert!(errors.contains("goldens cannot be written: it is a folder"), "{errors}");
 }

@@ -160,6 +160,7 @@ fn case(op: &'static str, cache: DType, class: &str, steps: Segments, shape: Sha
         class: class.to_owned(),
         weights: [].into(),
         steps: steps.iter().enumerate().map(step).collect(),
+        refuses: false,
         record: Box::new(move |r| {
             let [q, k, v, pos, until, extents, pages] =
                 ["q", "k", "v", "pos", "until", "extents", "pages"].map(|name| r.input(name));

@@ -51,6 +51,7 @@ fn one(name: &'static str, op: Op, class: &str, x: HostTensor) -> Case {
         class: class.to_owned(),
         weights: [].into(),
         steps: vec![Step { rows: vec![("x", x)], seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| r.outputs(&r.b.op(op.clone(), &[r.input("x")]))),
     }
 }
@@ -69,6 +70,7 @@ fn two(name: &'static str, op: Op, class: &str, rows: usize, width: usize, strid
         class: class.to_owned(),
         weights: [].into(),
         steps: vec![Step { rows: inputs, seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| {
             let (a, b) = if strided {
                 let ab = r.input("ab");
@@ -89,6 +91,7 @@ fn broadcast(name: &'static str, binary: Binary, rows: usize, width: usize) -> C
         class: "broadcast".to_owned(),
         weights: [("row".to_owned(), values.floats(&[width], 1.0))].into(),
         steps: vec![Step { rows: vec![("x", values.rows(&[rows, width]))], seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| {
             let row = r.b.broadcast_row(r.weight("row"), &[r.bucket(), width]);
             r.outputs(&r.b.op(Op::Binary(binary), &[r.input("x"), row]));

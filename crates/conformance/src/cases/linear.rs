@@ -56,6 +56,7 @@ fn gather(dtype: DType, class: &str, table: [usize; 2], rows: usize) -> Case {
             rows: vec![("ids", HostTensor::from_u32(&[rows], &ids).expect("rows"))],
             seqs: vec![],
         }],
+        refuses: false,
         record: Box::new(|r| r.outputs(&[r.b.gather(r.weight("table"), r.input("ids"))])),
     }
 }
@@ -82,6 +83,7 @@ fn matmul(dtype: DType, class: &str, rows: usize, k: usize, n: usize, view: View
         class: class.to_owned(),
         weights: [("w".to_owned(), values.weights(dtype, &[n, k]))].into(),
         steps: vec![Step { rows: vec![("x", x)], seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| {
             let x = r.input("x");
             let x = if view == View::Columns { r.b.slice(x, 1, 16, k) } else { x };
@@ -136,6 +138,7 @@ fn fused(
         class: class.to_owned(),
         weights: weights.into_iter().collect(),
         steps: vec![Step { rows: vec![("x", x)], seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| {
             let x = r.input("x");
             let mut operands = vec![if strided { r.b.slice(x, 1, 0, k) } else { x }];

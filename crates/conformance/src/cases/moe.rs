@@ -74,6 +74,7 @@ fn route(class: &str, rows: usize, experts: usize, k: usize, renormalise: bool, 
             rows: vec![("logits", HostTensor::from_f32(&[rows, experts], &logits).expect("rows"))],
             seqs: vec![],
         }],
+        refuses: true,
         record: Box::new(move |r| {
             let (weights, chosen) = r.b.route(r.input("logits"), k, renormalise);
             let chosen = r.b.reshape(chosen, &[r.bucket() * k]);
@@ -104,6 +105,7 @@ fn expert_matmul(
             rows: vec![("x", x), ("experts", HostTensor::from_u32(&[rows, slots], &experts).expect("rows"))],
             seqs: vec![],
         }],
+        refuses: false,
         record: Box::new(|r| {
             r.outputs(&[r.b.expert_matmul(r.input("x"), r.weight("w"), r.input("experts"))])
         }),
@@ -124,6 +126,7 @@ fn expert_sum(class: &str, rows: usize, slots: usize, n: usize) -> Case {
             ],
             seqs: vec![],
         }],
+        refuses: false,
         record: Box::new(|r| r.outputs(&[r.b.expert_sum(r.input("each"), r.input("weights"))])),
     }
 }

@@ -74,6 +74,7 @@ fn case(class: &str, taps: usize, dim: usize, steps: Segments, strided: bool) ->
         class: class.to_owned(),
         weights: [("w".to_owned(), values.floats(&[dim, taps], 0.6))].into(),
         steps,
+        refuses: false,
         record: Box::new(move |r| {
             let mut x = r.input("x");
             if strided {

@@ -59,6 +59,7 @@ fn ropes() -> Case {
             ],
             seqs: vec![],
         }],
+        refuses: false,
         record: Box::new(|r| {
             let [x, z, pos, other] = ["x", "z", "pos", "other"].map(|name| r.input(name));
             let [slow, fast] = ["slow", "fast"].map(|name| r.weight(name));
@@ -91,6 +92,7 @@ fn rms_norm(class: &str, rows: usize, width: usize, eps: f32, scale: Option<f32>
             rows: vec![("x", activations(&mut values, &[rows, width], scale))],
             seqs: vec![],
         }],
+        refuses: false,
         record: Box::new(move |r| r.outputs(&[r.b.rms_norm(r.input("x"), r.weight("w"), eps)])),
     }
 }
@@ -105,6 +107,7 @@ fn add_rms_norm(class: &str, rows: usize, width: usize, eps: f32, scale: Option<
         class: class.to_owned(),
         weights: [("w".to_owned(), values.floats(&[width], 1.0))].into(),
         steps: vec![Step { rows: vec![("x", x), ("z", y)], seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| {
             let operands = [r.input("x"), r.input("z"), r.weight("w")];
             r.outputs(&r.b.op(Op::AddRmsNorm { eps }, &operands));
@@ -121,6 +124,7 @@ fn head_norm(class: &str, rows: usize, heads: usize, width: usize) -> Case {
         class: class.to_owned(),
         weights: [("w".to_owned(), values.floats(&[width], 1.0))].into(),
         steps: vec![Step { rows: vec![("x", values.rows(&[rows, 2 * heads * width]))], seqs: vec![] }],
+        refuses: false,
         record: Box::new(move |r| {
             let columns = r.b.slice(r.input("x"), 1, heads * width, heads * width);
             let split = r.b.reshape(columns, &[r.bucket(), heads, width]);
@@ -152,6 +156,7 @@ fn rope(
             rows: vec![("x", x), ("pos", HostTensor::from_u32(&[pos.len()], pos).expect("a row"))],
             seqs: vec![],
         }],
+        refuses: false,
         record: Box::new(move |r| {
             let mut x = r.input("x");
             if strided {

@@ -146,6 +146,7 @@ fn case(op: &'static str, class: &str, rows: usize, vocab: usize, kind: Logits) 
         weights: [].into(),
         // Of a whole vocabulary two are enough to try every policy.
         steps: (0..if vocab > 100_000 { 2 } else { 3 }).map(&mut step).collect(),
+        refuses: false,
         record: Box::new(move |r| {
             let drawn = r.state("drawn", DType::U32, &[slots]);
             let fed = r.b.feed(r.input("ids"), drawn);

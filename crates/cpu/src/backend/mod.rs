@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, Plan, Reopening, RowSource, StateDesc, StateHandle, WeightDesc,
-    WeightHandle,
+    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reopening, RowSource, StateDesc, StateHandle,
+    WeightDesc, WeightHandle,
 };
 
 use crate::isa::CpuIsa;
@@ -109,6 +109,10 @@ impl Backend for CpuBackend {
 
     fn memory_limit(&self) -> Option<u64> {
         crate::memory::available_bytes()
+    }
+
+    fn memory_name(&self) -> Option<String> {
+        Some(HOST_MEMORY.to_owned())
     }
 
     fn reopen(&self) -> Reopening {

@@ -2,11 +2,11 @@
 
 use graph::backend::DeviceError;
 use graph::rewrite::ahead::TOKENS;
+use models::LOGITS;
 use tensor::ops::{NO_TOKEN, NOT_A_TOKEN};
 
 use super::{Engine, Flight, hidden_names};
 use crate::error::EngineError;
-use crate::plans::LOGITS;
 use crate::request::{Event, Finish};
 use crate::sampling::{Sampled, SamplingError};
 use crate::sequence::{Sequence, Work};
@@ -68,6 +68,7 @@ impl Engine {
             }
             let rows = logits.get(first_out * vocab..next_out * vocab).unwrap_or_default();
             let end = match &mut s.work {
+                Work::Score { next } if let Some(error) = no_number(rows, vocab, *next) => Some(Err(error)),
                 Work::Score { next } => {
                     self.ready.push(Event::Scores { id: s.id, first: *next, logits: rows.to_vec() });
                     *next = segment.start + segment.len;
@@ -85,7 +86,7 @@ impl Engine {
                     } else {
                         self.row.clear();
                         self.row.extend_from_slice(rows);
-                        sampler.sample(&mut self.row, position as u64, None)
+                        sampler.sample(&mut self.row, position as u64)
                     };
                     match drawn.and_then(|token| sampler.accept(token.id).map(|()| token)) {
                         Ok(token) => {
@@ -134,6 +135,21 @@ impl Engine {
 /// The sequence of a segment, if it is still in the life in which the step was planned.
 fn index_of(running: &[Sequence], segment: &Segment) -> Option<usize> {
     running.iter().position(|s| s.id == segment.id && s.life == segment.life)
+}
+
+/// The first of these rows of logits, from a position on, that has one no probability can be made of.
+fn no_number(rows: &[f32], vocab: usize, first: usize) -> Option<EngineError> {
+    let unusable = |value: &f32| value.is_nan() || *value == f32::INFINITY;
+    // Without an early exit the check runs in vector lanes.
+    if !rows.iter().fold(false, |found, value| found | unusable(value)) {
+        return None;
+    }
+    let at = rows.iter().position(unusable)?;
+    Some(EngineError::Numeric {
+        position: first + at / vocab,
+        op: LOGITS.to_owned(),
+        problem: format!("that of token {} is {}", at % vocab, rows[at]),
+    })
 }
 
 /// What the device says of a row: a token, or why there is none.

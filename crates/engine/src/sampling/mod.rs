@@ -1,6 +1,6 @@
 //! From one row of logits to one token.
 //!
-//! The policy, in order: logit bias, allowed-token mask, penalties, then the four stages of
+//! The policy, in order: logit bias, penalties, then the four stages of
 //! [`SamplingOptions::stages`] (by default temperature, top-k, top-p, min-p), then one draw. Every truncation is exact
 //! over the whole vocabulary, whatever its size, and orders tokens by logit, highest first, then by id, lowest first.
 //! The draw comes from [`graph::Stream`], keyed by seed and token index, so it does not depend on what else ran. Weights
@@ -48,21 +48,25 @@ pub enum SamplingError {
         /// Tokens in the vocabulary.
         vocab: usize,
     },
-    /// The mask of allowed tokens has the wrong length.
-    #[error("the mask of allowed tokens has {got} words of 32 bits, and the vocabulary needs {needed}")]
-    MaskLength {
-        /// Words given.
-        got: usize,
-        /// Words needed.
-        needed: usize,
-    },
     /// A logit is NaN or positive infinity, so the computation before it went wrong.
-    #[error("the logit of token {id} is NaN or +inf: it must be finite or -inf")]
+    #[error(
+        "the logit of token {id} is NaN or +inf: the model's weights, or their quantisation, give values that are no numbers"
+    )]
     Logit {
         /// The first such token.
         id: u32,
     },
-    /// Every token is at negative infinity or masked.
-    #[error("no token is left to sample: every logit is -inf or forbidden by bias or mask")]
+    /// An option takes a logit to NaN or positive infinity.
+    #[error(
+        "{option} takes the logit of token {id} beyond the largest number: use a value that changes logits less"
+    )]
+    Overflow {
+        /// Name of the option, as in [`SamplingOptions`].
+        option: &'static str,
+        /// The first such token.
+        id: u32,
+    },
+    /// Every token is at negative infinity.
+    #[error("no token is left to sample: every logit is -inf or forbidden by bias")]
     NothingLeft,
 }

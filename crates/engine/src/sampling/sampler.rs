@@ -31,7 +31,7 @@ pub struct Sampled {
     pub logprobs: Option<Logprobs>,
 }
 
-/// Natural logarithms of probabilities in the distribution of the logits as given: before bias, mask, penalties and
+/// Natural logarithms of probabilities in the distribution of the logits as given: before bias, penalties and
 /// temperature. A token at -inf there has -inf here.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Logprobs {
@@ -69,16 +69,6 @@ impl Sampler {
         })
     }
 
-    /// The policy.
-    pub fn options(&self) -> &SamplingOptions {
-        &self.options
-    }
-
-    /// The seed of the draws: given again, it repeats them.
-    pub fn seed(&self) -> u64 {
-        self.stream.seed()
-    }
-
     /// Records tokens of the prompt. They count for the repetition penalty, not for presence and frequency.
     ///
     /// # Errors
@@ -107,26 +97,20 @@ impl Sampler {
 
     /// Draws the token at `token_index` (its position in the sequence, which keys the draw) from a row of logits.
     ///
-    /// `logits` has one entry per token of the vocabulary and is left with bias and penalties applied. `mask`, where
-    /// given, has bit `id % 32` of word `id / 32` set for every token that is allowed.
+    /// `logits` has one entry per token of the vocabulary and is left with bias and penalties applied.
     ///
     /// # Errors
-    /// A row or mask of the wrong length, a NaN or +inf logit, and a row with no token left.
-    pub fn sample(
-        &mut self,
-        logits: &mut [f32],
-        token_index: u64,
-        mask: Option<&[u32]>,
-    ) -> Result<Sampled, SamplingError> {
+    /// A row of the wrong length, a NaN or +inf logit, options that make one, and a row with no token left.
+    pub fn sample(&mut self, logits: &mut [f32], token_index: u64) -> Result<Sampled, SamplingError> {
         if self.options.logprobs.is_some() {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        let best = self.prepare(logits, mask)?;
+        let best = self.prepare(logits)?;
         let id = if self.options.temperature == 0.0 {
             best.id()
         } else {
-            let sharpness = self.truncate(best, admitted(logits, mask));
+            let sharpness = self.truncate(best, admitted(logits));
             self.candidates.draw(self.stream.word(token_index), sharpness).unwrap_or(best.id())
         };
         Ok(Sampled { id, logprobs: self.options.logprobs.map(|n| self.logprobs(id, n)) })
@@ -136,43 +120,39 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn distribution(
-        &mut self,
-        logits: &mut [f32],
-        mask: Option<&[u32]>,
-    ) -> Result<Vec<Candidate>, SamplingError> {
-        let best = self.prepare(logits, mask)?;
+    pub fn distribution(&mut self, logits: &mut [f32]) -> Result<Vec<Candidate>, SamplingError> {
+        let best = self.prepare(logits)?;
         if self.options.temperature == 0.0 {
             return Ok(vec![Candidate { id: best.id(), probability: 1.0 }]);
         }
-        let sharpness = self.truncate(best, admitted(logits, mask));
+        let sharpness = self.truncate(best, admitted(logits));
         let shares = self.candidates.shares(sharpness);
         Ok(shares.map(|(id, probability)| Candidate { id, probability }).collect())
     }
 
     /// Checks the row, applies bias and penalties to it, and finds the first of the admitted tokens.
-    fn prepare(&self, logits: &mut [f32], mask: Option<&[u32]>) -> Result<Ranked, SamplingError> {
+    fn prepare(&self, logits: &mut [f32]) -> Result<Ranked, SamplingError> {
         if logits.len() != self.vocab {
             return Err(SamplingError::LogitCount { got: logits.len(), vocab: self.vocab });
         }
-        let needed = self.vocab.div_ceil(32);
-        if let Some(mask) = mask
-            && mask.len() != needed
-        {
-            return Err(SamplingError::MaskLength { got: mask.len(), needed });
-        }
-        for &(id, bias) in &self.options.logit_bias {
-            logits[id as usize] += bias;
-        }
-        self.history.penalise(logits, &self.options);
-        let unusable = |value: f32| value.is_nan() || value == f32::INFINITY;
-        // Without an early exit the check runs in vector lanes: 0.2 ms less at 262 144 tokens.
-        if logits.iter().fold(false, |found, &value| found | unusable(value))
-            && let Some(id) = (0..).zip(logits.iter()).find(|&(_, &value)| unusable(value)).map(|(id, _)| id)
-        {
+        if let Some(id) = unusable(logits) {
             return Err(SamplingError::Logit { id });
         }
-        admitted(logits, mask).max().ok_or(SamplingError::NothingLeft)
+        for &(id, bias) in &self.options.logit_bias {
+            let logit = &mut logits[id as usize];
+            *logit += bias;
+            if *logit == f32::INFINITY {
+                return Err(SamplingError::Overflow { option: "logit_bias", id });
+            }
+        }
+        if self.options.penalises() {
+            self.history.penalise(logits, &self.options);
+            if let Some(id) = unusable(logits) {
+                // The other two penalties are small numbers, each taken off once for each token of the output.
+                return Err(SamplingError::Overflow { option: "repetition_penalty", id });
+            }
+        }
+        admitted(logits).max().ok_or(SamplingError::NothingLeft)
     }
 
     /// Runs the stages over `tokens`, in order of id and the highest of them `best`, and leaves what they keep in
@@ -243,9 +223,18 @@ impl Sampler {
     }
 }
 
-/// The tokens that may be drawn, in order of id: above -inf and, under a mask, allowed by it.
-fn admitted<'a>(logits: &'a [f32], mask: Option<&'a [u32]>) -> impl Iterator<Item = Ranked> + 'a {
-    let allowed = move |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
+/// The first logit that no probability can be made of.
+fn unusable(logits: &[f32]) -> Option<u32> {
+    let unusable = |value: f32| value.is_nan() || value == f32::INFINITY;
+    // Without an early exit the check runs in vector lanes: 0.2 ms less at 262 144 tokens.
+    if !logits.iter().fold(false, |found, &value| found | unusable(value)) {
+        return None;
+    }
+    (0..).zip(logits).find(|&(_, &value)| unusable(value)).map(|(id, _)| id)
+}
+
+/// The tokens that may be drawn, in order of id: those above -inf.
+fn admitted(logits: &[f32]) -> impl Iterator<Item = Ranked> {
     let above = (0u32..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
-    above.filter(move |&(id, _)| allowed(id)).map(|(id, &logit)| Ranked::new(logit, id))
+    above.map(|(id, &logit)| Ranked::new(logit, id))
 }

@@ -90,7 +90,7 @@ impl Desk {
         let device = Arc::new(FaultyBackend::new(CPU.clone(), fault));
         let mut devices: Vec<Arc<dyn Backend>> = vec![device.clone()];
         devices.extend(others);
-        let engine = Engine::split(model(case), devices, &options, &mut |_, _| {});
+        let engine = Engine::new(model(case), devices, &options, &mut |_, _| {});
         let engine = engine.unwrap_or_else(|e| panic!("{e}"));
         Desk { engine, device, answers: BTreeMap::new(), open: vec![], begun: vec![], ended: vec![] }
     }

@@ -1,5 +1,6 @@
 //! What a request is refused for and what ends it.
 
+use checks::faults::Fault;
 use gristmill_engine::sampling::SamplingOptions;
 use gristmill_engine::{EngineError, EngineOptions, Finish, Request, Task};
 
@@ -124,8 +125,12 @@ fn a_context_that_does_not_fit_is_refused_with_what_would() {
     let refused = |bytes: u64, context| {
         let options = EngineOptions { cache_bytes: Some(bytes), context, ..small() };
         let device = desk.device.clone();
-        let engine =
-            gristmill_engine::Engine::new(crate::desk::model("llama"), device, &options, &mut |_, _| {});
+        let engine = gristmill_engine::Engine::new(
+            crate::desk::model("llama"),
+            vec![device],
+            &options,
+            &mut |_, _| {},
+        );
         let Err(error) = engine else { panic!("accepted") };
         error
     };
@@ -161,10 +166,40 @@ fn options_out_of_range_are_named_with_the_range() {
         (EngineOptions { max_sequences: 0, ..base() }, "max_sequences", "1024"),
     ] {
         let device = Desk::new(small()).device;
-        let engine =
-            gristmill_engine::Engine::new(crate::desk::model("llama"), device, &options, &mut |_, _| {});
+        let engine = gristmill_engine::Engine::new(
+            crate::desk::model("llama"),
+            vec![device],
+            &options,
+            &mut |_, _| {},
+        );
         let Err(EngineError::Option { option, problem }) = engine else { panic!("{options:?} is accepted") };
         assert_eq!(option, name);
         assert!(problem.contains("between 1 and") && problem.contains(most), "{problem}");
+    }
+}
+
+/// A request that scores its prompt fails at the first row that is no numbers; those before it are told, and others go on.
+#[test]
+fn scores_that_are_no_numbers_fail_with_their_position() {
+    for (chunk, told) in [(512, 0..=0), (7, 1..=9), (1, 9..=9)] {
+        let options = EngineOptions { chunk, ..small() };
+        let mut desk = Desk::without_logits("llama", Fault::NanFrom(299), options.clone());
+        let mut bad = prompt(20, 4);
+        (bad[9], bad[15]) = (299, 299);
+        let other = desk.submit(score(prompt(20, 3), 2));
+        let failing = desk.submit(score(bad, 0));
+        desk.finish();
+        let answer = desk.answer(failing);
+        let Some(Err(error @ EngineError::Numeric { position: 9, .. })) = &answer.end else {
+            panic!("{:?}", answer.end)
+        };
+        assert!(error.to_string().contains("at position 9, logits: that of token 0 is NaN"), "{error}");
+        // All of its steps before that one; the other request has rows in them too.
+        let rows: Vec<usize> = answer.logits.keys().copied().collect();
+        assert!(
+            told.contains(&rows.len()) && rows == (0..rows.len()).collect::<Vec<_>>(),
+            "{chunk}: {rows:?}"
+        );
+        assert_eq!(desk.answer(other), &alone("llama", score(prompt(20, 3), 2), options));
     }
 }

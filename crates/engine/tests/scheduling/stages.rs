@@ -58,7 +58,7 @@ fn every_split_of_every_family_is_the_whole() {
 fn layers_are_divided_evenly_and_each_device_has_its_own() {
     let devices = vec![cpu(), cpu(), cpu()];
     let options = options(Precision::Exact);
-    let engine = Engine::split(model("gemma3_text"), devices, &options, &mut |_, _| {}).unwrap();
+    let engine = Engine::new(model("gemma3_text"), devices, &options, &mut |_, _| {}).unwrap();
     let layers = engine.info().layers;
     let reports = engine.reports();
     assert_eq!(reports.len() % 3, 0);
@@ -77,7 +77,7 @@ fn layers_are_divided_evenly_and_each_device_has_its_own() {
 fn hidden_states_are_told_from_every_device() {
     let told = |devices| {
         let options = EngineOptions { taps: true, ..options(Precision::Exact) };
-        let mut engine = Engine::split(model("llama"), devices, &options, &mut |_, _| {}).unwrap();
+        let mut engine = Engine::new(model("llama"), devices, &options, &mut |_, _| {}).unwrap();
         engine.submit(score(prompt(9, 1), 0)).unwrap();
         let mut hidden = vec![];
         while let Some(events) = pollster::block_on(std::future::poll_fn(|cx| engine.poll(cx))) {
@@ -99,7 +99,7 @@ fn splits_that_do_not_go_with_the_model_are_refused() {
     let layers = model("llama").info().layers;
     let refused = |devices: usize, options: EngineOptions| {
         let devices = (0..devices).map(|_| cpu()).collect();
-        match Engine::split(model("llama"), devices, &options, &mut |_, _| {}).err() {
+        match Engine::new(model("llama"), devices, &options, &mut |_, _| {}).err() {
             Some(EngineError::Option { option, problem }) => format!("{option}: {problem}"),
             other => panic!("{other:?}"),
         }

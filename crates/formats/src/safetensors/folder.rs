@@ -73,6 +73,9 @@ pub enum FolderError {
         /// What else of weights the folder holds, also unfinished.
         others: Vec<String>,
     },
+    /// There are weights without a tensor, or an index that lists none.
+    #[error("{} lists no tensors: fetch it again from where the model came", .path.display())]
+    NoTensors { path: PathBuf },
     /// The index names a file that is not plainly inside the folder.
     #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which is not a path inside the folder", .path.display())]
     Escape { path: PathBuf, tensor: String, file: String },
@@ -106,7 +109,10 @@ impl HfFolder {
         };
         let single = dir.join(SINGLE);
         if let Some(file) = open_shard(&single)? {
-            let tensors = file.tensors().map(|info| (info.name.clone(), 0)).collect();
+            let tensors: IndexMap<_, _> = file.tensors().map(|info| (info.name.clone(), 0)).collect();
+            if tensors.is_empty() {
+                return Err(FolderError::NoTensors { path: single });
+            }
             return Ok(Self { dir: dir.to_owned(), config, shards: vec![file], tensors });
         }
         let index_path = dir.join(INDEX);
@@ -181,6 +187,9 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
     let Some(weight_map) = index.get("weight_map").and_then(Value::as_object) else {
         return Err(json("no object \"weight_map\" from tensor to file".to_owned()));
     };
+    if weight_map.is_empty() {
+        return Err(FolderError::NoTensors { path: index_path.to_owned() });
+    }
     let mut shards: IndexMap<&str, Option<SafetensorsFile>> = IndexMap::new();
     let mut tensors = IndexMap::new();
     for (name, file) in weight_map {

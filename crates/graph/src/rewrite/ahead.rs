@@ -22,13 +22,13 @@ pub const POLICY: [(&str, DType); 6] = [
     ("min_p", DType::U32),
 ];
 
-/// Makes a recorded step draw tokens: its input `ids` may name slots ([`Op::Feed`]), and a token is drawn from every row
-/// of its output `logits` ([`Op::Sample`]) into one of `slots` slots. All else stays as it is.
+/// Makes a recorded step draw tokens: its input of this name (`ids`) may name slots ([`Op::Feed`]), and a token is drawn from
+/// every row of its output `logits` ([`Op::Sample`]) into one of `slots` slots. All else stays as it is.
 ///
 /// # Errors
 /// The graph has no such input and output, or uses one of the names that are added.
 #[track_caller]
-pub fn draw_tokens(graph: &mut Graph, slots: usize) -> Result<(), String> {
+pub fn draw_tokens(graph: &mut Graph, ids: &str, logits: &str, slots: usize) -> Result<(), String> {
     let site = Location::caller();
     let port = |name: &str, kind: PortKind, rank: usize| {
         let port = graph.find_port(name).map(|id| graph.port(id));
@@ -37,7 +37,7 @@ pub fn draw_tokens(graph: &mut Graph, slots: usize) -> Result<(), String> {
             None => Err(format!("the step has no {kind} `{name}` of {rank} axes")),
         }
     };
-    let (ids, logits) = (port("ids", PortKind::Input, 1)?, port("logits", PortKind::Output, 2)?);
+    let (ids, logits) = (port(ids, PortKind::Input, 1)?, port(logits, PortKind::Output, 2)?);
     let names = POLICY.iter().map(|(name, _)| *name).chain([DRAWN, TOKENS]);
     if let Some(name) = names.into_iter().find(|name| graph.find_port(name).is_some()) {
         return Err(format!("the step has a port `{name}` already"));
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_step_reads_and_draws_tokens() {
         let mut graph = step();
-        draw_tokens(&mut graph, 3).unwrap();
+        draw_tokens(&mut graph, "ids", "logits", 3).unwrap();
         let names: Vec<_> = graph.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["feed", "gather", "gather", "matmul", "sample"]);
         let fed = graph.nodes[0].outputs[0];
@@ -144,13 +144,19 @@ mod tests {
     #[test]
     fn what_cannot_draw_says_why() {
         let mut twice = step();
-        draw_tokens(&mut twice, 3).unwrap();
-        assert_eq!(draw_tokens(&mut twice, 3).unwrap_err(), "the step has a port `into` already");
+        draw_tokens(&mut twice, "ids", "logits", 3).unwrap();
+        assert_eq!(
+            draw_tokens(&mut twice, "ids", "logits", 3).unwrap_err(),
+            "the step has a port `into` already"
+        );
         let b = Builder::new();
         b.output("logits", b.scale(b.input("x", DType::F32, &[2, 2], None), 2.0));
         let mut other = b.finish().unwrap();
         let before = other.ports.len();
-        assert_eq!(draw_tokens(&mut other, 3).unwrap_err(), "the step has no input `ids` of 1 axes");
+        assert_eq!(
+            draw_tokens(&mut other, "ids", "logits", 3).unwrap_err(),
+            "the step has no input `ids` of 1 axes"
+        );
         assert_eq!(other.ports.len(), before);
     }
 }

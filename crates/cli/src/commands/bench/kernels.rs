@@ -1,13 +1,14 @@
 //! Where the time of a step goes on the device, kernel by kernel.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use gristmill::{Engine, StepProfile};
 use serde_json::{Value, json};
 
 use super::measure::Test;
+use crate::output::results;
 
 /// The steps of a test, timed with timestamps around each kernel.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +85,7 @@ impl Kernels {
 
     /// A table; `copy` is bytes a second that a copy on the device reads and writes.
     pub(super) fn print(&self, test: &Test, copy: Option<f64>) -> Result<()> {
-        let mut out = io::stdout().lock();
+        let mut out = results();
         let per_step = |n: f64| n / self.steps as f64;
         let device: u64 = self.lines.iter().map(|l| l.nanos).sum();
         writeln!(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use gristmill::{Checkpoint, EngineError, Error, LoadOptions, MAX_CONTEXT, Model, device_limits};
+use gristmill::{Checkpoint, EngineError, Error, LoadOptions, MAX_CONTEXT, Model, measure_peaks};
 
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs, positive, size, threads, within};
 use crate::error::Usage;
@@ -45,9 +45,10 @@ pub(crate) struct BenchArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// Size of the buffer that is read to measure memory bandwidth; 0 measures no limits
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = probe_size)]
-    probe: u64,
+    /// Size of the buffer that is read to measure memory bandwidth, of a GPU of both buffers of a copy; 0 measures nothing
+    /// [default: 1G, or as much of it as a GPU copies at a time]
+    #[arg(long, value_name = "SIZE", value_parser = probe_size)]
+    probe: Option<u64>,
     /// Time every kernel on a GPU, in one more run of each test on plans of their own
     #[arg(long)]
     kernels: bool,
@@ -142,7 +143,7 @@ fn run_group(
         Error::Engine(EngineError::Option { option: "context", problem }) => {
             Usage::error(format!("-p, -n and -d: the context of the longest test {problem}"))
         }
-        Error::Engine(error @ EngineError::CacheTooSmall { .. }) => {
+        Error::Engine(error @ (EngineError::CacheTooSmall { .. } | EngineError::ContextTooLong { .. })) => {
             anyhow!("{error}; measure fewer tokens with -p, -n and -d")
         }
         other => other.into(),
@@ -164,13 +165,12 @@ fn run_group(
             kernels: None,
         });
     }
-    // The buffer of the probe must not count as memory of the model, so the limits come last.
+    // The buffer of the probe must not count as memory of the model, so the peaks come last.
     drop(engine);
-    if args.probe > 0 {
-        let bytes = usize::try_from(args.probe)?;
-        let limits = device_limits(&options.device, &options.device_options, bytes)?;
+    if args.probe != Some(0) {
+        let peaks = measure_peaks(&options.device, &options.device_options, args.probe)?;
         for row in &mut rows {
-            row.shares = limits.map(|limits| work.shares(row, limits));
+            row.shares = peaks.map(|peaks| work.shares(row, peaks));
         }
     }
     if args.kernels {

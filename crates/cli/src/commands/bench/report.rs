@@ -9,6 +9,7 @@ use anyhow::Result;
 use gristmill::{ByteSize, Checkpoint, ModelInfo, Precision};
 use serde_json::{Map, Value, json};
 
+use crate::output::results;
 use crate::resolve::precision_name;
 
 use super::kernels::Kernels;
@@ -121,7 +122,7 @@ pub(super) fn markdown(subject: &Subject, rows: &[Row]) -> Result<()> {
         |c: usize| cells.iter().map(|r| r[c].chars().count()).chain([head[c].len(), 3]).max().unwrap_or(3);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let left = |c: usize| matches!(c, 0 | 3);
-    let mut out = io::stdout().lock();
+    let mut out = results();
     let mut line = |row: &[&str]| -> io::Result<()> {
         for (c, (text, w)) in row.iter().zip(&widths).enumerate() {
             match left(c) {
@@ -144,19 +145,19 @@ pub(super) fn markdown(subject: &Subject, rows: &[Row]) -> Result<()> {
     drop(out);
     for row in rows {
         if let Some(kernels) = &row.kernels {
-            kernels.print(&row.test, row.shares.map(|s| s.limits.memory_bytes))?;
+            kernels.print(&row.test, row.shares.map(|s| s.peaks.memory_bytes))?;
         }
     }
     Ok(())
 }
 
 fn share_text(shares: Shares) -> String {
-    let limits = shares.limits;
-    match (shares.read, shares.int, limits.int_ops) {
+    let peaks = shares.peaks;
+    match (shares.read, shares.int, peaks.int_ops) {
         // Only of a CPU is the peak of its integer units known; of a GPU, what a copy moves.
         (Some(read), _, peak) => {
             let moved = if peak.is_some() { "read" } else { "copied" };
-            format!("{:.0}% of {:.1} GB/s {moved}", 100.0 * read, limits.memory_bytes / 1e9)
+            format!("{:.0}% of {:.1} GB/s {moved}", 100.0 * read, peaks.memory_bytes / 1e9)
         }
         (_, Some(int), Some(peak)) => format!("{:.0}% of {:.0} GOP/s int8", 100.0 * int, peak / 1e9),
         _ => String::new(),
@@ -197,8 +198,8 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
         "samples_ns": row.samples.iter().map(|d| d.as_nanos() as u64).collect::<Vec<_>>(),
         "samples_ts": row.rates().collect::<Vec<_>>(),
         "peak_rss_bytes": row.peak_memory,
-        "memory_bytes_per_second": shares.map(|s| s.limits.memory_bytes),
-        "int_ops_per_second": shares.and_then(|s| s.limits.int_ops),
+        "memory_bytes_per_second": shares.map(|s| s.peaks.memory_bytes),
+        "int_ops_per_second": shares.and_then(|s| s.peaks.int_ops),
         "read_share": shares.and_then(|s| s.read),
         "int_share": shares.and_then(|s| s.int),
         "kernels": row.kernels.as_ref().map(Kernels::json),
@@ -212,7 +213,7 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
 /// A JSON array.
 pub(super) fn json(subject: &Subject, rows: &[Row]) -> Result<()> {
     let rows: Vec<_> = rows.iter().map(|r| fields(subject, r)).collect();
-    let mut out = io::stdout().lock();
+    let mut out = results();
     serde_json::to_writer_pretty(&mut out, &rows)?;
     writeln!(out)?;
     Ok(())
@@ -220,7 +221,7 @@ pub(super) fn json(subject: &Subject, rows: &[Row]) -> Result<()> {
 
 /// Comma-separated values; the samples are left out.
 pub(super) fn csv(subject: &Subject, rows: &[Row]) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = results();
     for (i, row) in rows.iter().enumerate() {
         let mut fields = fields(subject, row);
         fields.retain(|_, v| !v.is_array());

@@ -1,10 +1,10 @@
-//! How much a token costs: what is compared with the machine's limits.
+//! How much a token costs: what is compared with the peaks of the machine.
 
 use anyhow::Result;
 use gristmill::parts::graph::{Graph, PortKind, ScalarId, ValueId};
 use gristmill::parts::models::{KvSpec, StepLimits};
 use gristmill::parts::tensor::{DType, Op};
-use gristmill::{Limits, Model, Precision};
+use gristmill::{Model, Peaks, Precision};
 
 use super::measure::Test;
 use super::report::Row;
@@ -21,11 +21,11 @@ pub(super) struct Work {
     kv: Vec<KvSpec>,
 }
 
-/// How close a test came to the limits, and what they were.
+/// How close a test came to the peaks, and what they were.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
-    /// The limits.
-    pub(super) limits: Limits,
+    /// The peaks.
+    pub(super) peaks: Peaks,
     /// Generation: bytes of weights and KV cache per second, as a share of what memory moves.
     pub(super) read: Option<f64>,
     /// Prompts in the `fast` class: operations per second, as a share of what can be computed.
@@ -60,21 +60,21 @@ impl Work {
         Ok(work)
     }
 
-    /// A measured row as shares of the limits.
-    pub(super) fn shares(&self, row: &Row, limits: Limits) -> Shares {
+    /// A measured row as shares of the peaks.
+    pub(super) fn shares(&self, row: &Row, peaks: Peaks) -> Shares {
         let rate = row.rate().mean;
         match row.test {
             Test::Prompt { n, .. } => {
                 let ops = 2.0 * (self.row_products as f64 + self.out_products as f64 / n as f64);
-                let peak = limits.int_ops.filter(|_| row.precision == Precision::Fast);
+                let peak = peaks.int_ops.filter(|_| row.precision == Precision::Fast);
                 let int = peak.map(|peak| ops * rate / peak);
-                Shares { limits, read: None, int }
+                Shares { peaks, read: None, int }
             }
             Test::Generate { n, depth } => {
                 let element = if row.precision == Precision::Fast { 2 } else { 4 };
                 let keys = depth + n.div_ceil(2);
                 let bytes = self.weight_bytes + self.kv_bytes(keys, element);
-                Shares { limits, read: Some(bytes as f64 * rate / limits.memory_bytes), int: None }
+                Shares { peaks, read: Some(bytes as f64 * rate / peaks.memory_bytes), int: None }
             }
         }
     }

@@ -142,8 +142,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
             checkpoint.release(job.view.name);
         }
         Ok(())
-    })
-    .with_context(|| format!("{} cannot be written", args.output.display()))?;
+    })?;
     let weights: usize = jobs.iter().map(|job| job.view.shape.iter().product::<usize>()).sum();
     note(format_args!(
         "{}: {} in place of {}, {:.2} bits a weight, in {:.1} s",

@@ -7,7 +7,7 @@ mod vocab;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use gristmill::ByteSize;
@@ -72,8 +72,7 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
     }
     let start = Instant::now();
     let threads = args.threads.threads.or(std::thread::available_parallelism().ok().map(usize::from));
-    let len = write(&args.out, shape, &tensors, args.seed, threads.unwrap_or(1))
-        .with_context(|| format!("{} cannot be written", args.out.display()))?;
+    let len = write(&args.out, shape, &tensors, args.seed, threads.unwrap_or(1))?;
     let seconds = start.elapsed().as_secs_f64();
     note(format_args!(
         "{}: {} in {seconds:.1} s ({:.2} GB/s)",

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use checks::variants::with_metadata;
 use gristmill::Checkpoint;
 use gristmill::parts::formats::Bytes;
-use gristmill::parts::formats::gguf::Value;
+use gristmill::parts::formats::gguf::{Gguf, Value};
 use gristmill::parts::formats::safetensors::SafetensorsFile;
 
 /// The program, not yet run.
@@ -50,11 +50,28 @@ pub(crate) fn unread(args: &[&str]) -> (Option<i32>, String) {
 
 /// A file of the `llama` golden with a chat template.
 pub(crate) fn with_template(template: &str) -> tempfile::NamedTempFile {
+    with_key("tokenizer.chat_template", Value::String(template.to_owned()))
+}
+
+/// A file of the `llama` golden with this metadata.
+pub(crate) fn with_key(key: &str, value: Value) -> tempfile::NamedTempFile {
     let checkpoint =
         Checkpoint::open(tests("goldens-gguf/llama.gguf").as_ref()).expect("goldens are readable");
-    let template = ("tokenizer.chat_template", Value::String(template.to_owned()));
     let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
-    let bytes = with_metadata(&checkpoint, &[template]).expect("goldens can be written again");
+    let bytes = with_metadata(&checkpoint, &[(key, value)]).expect("goldens can be written again");
+    std::fs::write(file.path(), bytes).expect("a temporary file");
+    file
+}
+
+/// A file of the `llama` golden whose embedding of a token is no number.
+pub(crate) fn with_nan(token: u32) -> tempfile::NamedTempFile {
+    let mut bytes = std::fs::read(tests("goldens-gguf/llama.gguf")).expect("goldens are readable");
+    let header = Gguf::parse(&bytes).expect("goldens are GGUF");
+    let table = header.tensor("token_embd.weight").expect("the golden has a table");
+    let (start, rows) = (table.range.start, table.shape[0]);
+    let row = table.range.len() / rows;
+    bytes[start + token as usize * row..][..row].fill(0xff);
+    let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
     std::fs::write(file.path(), bytes).expect("a temporary file");
     file
 }

@@ -1,6 +1,8 @@
 //! Published checkpoints, which are not in the repository: `GRISTMILL_MODELS` holds GGUF files, `GRISTMILL_ANSWERS` JSON
 //! files of the same names.
 
+mod answers;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +10,8 @@ use cpu::{CpuBackend, CpuOptions};
 use gpu::{GpuBackend, GpuOptions};
 use graph::backend::{Backend, Precision};
 use gristmill_checks::open_model;
-use gristmill_checks::real::{Extent, check};
+
+use crate::answers::{Extent, check};
 
 fn check_all(backend: &Arc<dyn Backend>, precisions: &[Precision], extent: Extent) {
     // Who asks for it by name means it: nothing to check is a failure.

@@ -1,4 +1,4 @@
-//! Published checkpoints against answers computed in float32 from their dequantised weights.
+//! A published checkpoint against answers computed in float32 from their dequantised weights.
 //!
 //! The answers are a JSON file: `text_ids` and `text_nll` (negative log-likelihood of every id of a text but the first,
 //! all in one window), `prompts` with `ids`, the `greedy` continuation and its `gap` between the best two logits.
@@ -10,11 +10,9 @@ use std::sync::Arc;
 use engine::sampling::negative_log_likelihood;
 use engine::{Engine, EngineOptions, Event, Request, Task};
 use graph::backend::{Backend, Precision};
+use gristmill_checks::{CheckError, drive};
 use models::Model;
 use serde::Deserialize;
-
-use crate::drive::drive;
-use crate::error::CheckError;
 
 /// A greedy choice counts where the best two logits of the answer are further apart.
 const CLEAR: f64 = 0.5;
@@ -35,27 +33,27 @@ struct Prompt {
 
 /// What was found of one checkpoint in one precision.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Report {
+pub(crate) struct Report {
     /// Kernel class.
-    pub precision: Precision,
+    pub(crate) precision: Precision,
     /// Perplexity of the text.
-    pub perplexity: f64,
+    pub(crate) perplexity: f64,
     /// The one expected.
-    pub expected: f64,
+    pub(crate) expected: f64,
     /// Greedy choices that were clear.
-    pub clear: usize,
+    pub(crate) clear: usize,
     /// Of these, the ones made otherwise.
-    pub wrong: usize,
+    pub(crate) wrong: usize,
 }
 
 impl Report {
     /// Relative distance of the perplexities.
-    pub fn deviation(&self) -> f64 {
+    pub(crate) fn deviation(&self) -> f64 {
         (self.perplexity / self.expected - 1.0).abs()
     }
 
     /// True when the perplexity is within 0.1 % (exact) or 1 % (fast) and every clear choice is the same.
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         let bound = if self.precision == Precision::Exact { 1e-3 } else { 1e-2 };
         self.deviation() <= bound && self.wrong == 0 && self.clear > 0
     }
@@ -75,23 +73,23 @@ impl fmt::Display for Report {
 
 /// How much of the answers is checked: a device in software takes seconds for a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// Ids at the beginning of the text, at least 2.
-    pub text: usize,
+    pub(crate) text: usize,
     /// Prompts.
-    pub prompts: usize,
+    pub(crate) prompts: usize,
 }
 
 impl Extent {
     /// All there is.
-    pub const WHOLE: Extent = Extent { text: usize::MAX, prompts: usize::MAX };
+    pub(crate) const WHOLE: Extent = Extent { text: usize::MAX, prompts: usize::MAX };
 }
 
 /// Checks a model against the answers in a file.
 ///
 /// # Errors
 /// A file that is missing or damaged, a model or device that cannot be used.
-pub fn check(
+pub(crate) fn check(
     backend: Arc<dyn Backend>,
     model: Arc<Model>,
     answers: &Path,
@@ -111,7 +109,7 @@ pub fn check(
         ..EngineOptions::default()
     };
     let vocab = model.info().vocab;
-    let mut engine = Engine::new(model, backend, &options, &mut |_, _| {})?;
+    let mut engine = Engine::new(model, vec![backend], &options, &mut |_, _| {})?;
 
     let mut total = 0.0;
     score(&mut engine, &answers.text_ids, 0, vocab, |position, row| {

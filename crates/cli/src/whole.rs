@@ -1,0 +1,184 @@
+//! Files that are there whole or not at all.
+
+use std::fs::{self, FileType, Permissions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tempfile::NamedTempFile;
+
+/// Symbolic links that are followed from one to the next, as many as Linux follows.
+const MOST_LINKS: usize = 40;
+
+/// Writes a file so that its name stands for all of it or for what it stood for before: what `write` writes goes to a new file
+/// in the same folder, which takes the name in the end. A name that is a symbolic link stays one: the file it leads to is
+/// written. A file that is replaced hands its permissions on.
+///
+/// # Errors
+/// Something is there that is no regular file, such as a folder or a device; the folder is not there or cannot be written; what
+/// `write` gives.
+pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile) -> Result<T>) -> Result<T> {
+    let written = target_of(path).and_then(|(target, permissions)| {
+        let folder = match target.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".gristmill-").suffix(".part");
+        #[cfg(unix)]
+        {
+            // Those of any new file, less what the process masks: the default is for the user alone.
+            use std::os::unix::fs::PermissionsExt;
+            builder.permissions(Permissions::from_mode(0o666));
+        }
+        let mut file = builder.tempfile_in(folder)?;
+        let result = write(&mut file)?;
+        if let Some(permissions) = permissions {
+            file.as_file().set_permissions(permissions)?;
+        }
+        file.as_file().sync_all()?;
+        file.persist(&target)?;
+        // The name, too, is to outlive a loss of power. Folders cannot be opened on every system.
+        if let Ok(folder) = fs::File::open(folder) {
+            let _ = folder.sync_all();
+        }
+        Ok(result)
+    });
+    written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// The file that a name leads to, with its permissions if it is there.
+fn target_of(path: &Path) -> Result<(PathBuf, Option<Permissions>)> {
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let found = match fs::symlink_metadata(&target) {
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((target, None)),
+            Err(error) => return Err(error.into()),
+        };
+        if found.is_file() {
+            return Ok((target, Some(found.permissions())));
+        }
+        if !found.is_symlink() {
+            bail!("it is {}, and only a regular file is replaced", kind(found.file_type()));
+        }
+        let next = fs::read_link(&target)?;
+        // Relative to the folder of the link.
+        target = target.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(anyhow!("more than {MOST_LINKS} symbolic links lead from one to the next"))
+}
+
+fn kind(file: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let kinds = [
+            (file.is_fifo(), "a named pipe"),
+            (file.is_socket(), "a socket"),
+            (file.is_block_device() || file.is_char_device(), "a device"),
+        ];
+        if let Some((_, name)) = kinds.iter().find(|(is, _)| *is) {
+            return name;
+        }
+    }
+    if file.is_dir() { "a folder" } else { "no file" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn write(path: &Path, text: &str) -> Result<()> {
+        write_whole(path, |file| Ok(file.write_all(text.as_bytes())?))
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_written_and_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        fs::write(dir.path().join("model.gguf.part"), "of somebody else").unwrap();
+        for text in ["one", "the other"] {
+            write(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        let failed = write_whole(&path, |file| -> Result<()> {
+            file.write_all(b"half of")?;
+            bail!("the mill stands still")
+        });
+        let problem = format!("{:#}", failed.unwrap_err());
+        assert!(problem.contains("model.gguf cannot be written: the mill"), "{problem}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the other");
+        assert_eq!(names(dir.path()), ["model.gguf", "model.gguf.part"]);
+        assert_eq!(fs::read_to_string(dir.path().join("model.gguf.part")).unwrap(), "of somebody else");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("folder");
+        fs::create_dir(&folder).unwrap();
+        let refused = |path: &Path, kind: &str| {
+            let problem = format!("{:#}", write(path, "x").unwrap_err());
+            assert!(problem.contains(&path.display().to_string()) && problem.contains(kind), "{problem}");
+        };
+        refused(&folder, "a folder");
+        refused(&dir.path().join("none/model.gguf"), "none/model.gguf");
+        assert!(folder.is_dir());
+        assert_eq!(names(dir.path()), ["folder"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_sockets_are_refused_and_stay() {
+        use std::os::unix::fs::FileTypeExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, socket) = (dir.path().join("pipe"), dir.path().join("socket"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, kind) in [(&pipe, "a named pipe"), (&socket, "a socket")] {
+            let problem = format!("{:#}", write(path, "x").unwrap_err());
+            assert!(problem.contains(kind), "{problem}");
+        }
+        assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+        assert!(fs::symlink_metadata(&socket).unwrap().file_type().is_socket());
+        assert_eq!(names(dir.path()), ["pipe", "socket"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_permissions_are_those_of_any_file() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        fs::create_dir(at("deep")).unwrap();
+        symlink("deep/second", at("first")).unwrap();
+        symlink("model.gguf", at("deep/second")).unwrap();
+        // At first the links lead to nothing.
+        for text in ["one", "the other"] {
+            write(&at("first"), text).unwrap();
+            assert_eq!(fs::read_to_string(at("deep/model.gguf")).unwrap(), text);
+            fs::set_permissions(at("deep/model.gguf"), Permissions::from_mode(0o640)).unwrap();
+        }
+        assert_eq!((names(dir.path()), names(&at("deep")).len()), (vec!["deep".into(), "first".into()], 2));
+        write(&at("first"), "once more").unwrap();
+        assert_eq!(mode(&at("deep/model.gguf")), 0o640);
+        fs::write(at("plain"), "").unwrap();
+        write(&at("whole"), "").unwrap();
+        assert_eq!(mode(&at("whole")), mode(&at("plain")));
+        symlink("round", at("about")).unwrap();
+        symlink("about", at("round")).unwrap();
+        let problem = format!("{:#}", write(&at("round"), "x").unwrap_err());
+        assert!(problem.contains("symbolic links"), "{problem}");
+    }
+}
