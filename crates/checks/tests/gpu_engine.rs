@@ -97,8 +97,9 @@ fn a_device_that_its_driver_loses_fails_its_requests_and_answers_the_next() {
     let mut engine = engine(backend.clone(), None);
     let want = ask(&mut engine);
     backend.lose_in_driver();
-    for (tokens, end) in ask(&mut engine) {
-        assert!(tokens.is_empty());
+    for ((tokens, end), (whole, _)) in ask(&mut engine).into_iter().zip(&want) {
+        // Submitting a step may call back those before it.
+        assert!(whole.starts_with(&tokens) && tokens.len() < whole.len());
         assert_eq!(end, Some(Err(EngineError::Device(DeviceError::Lost("the driver lost it".to_owned())))));
     }
     assert_eq!(ask(&mut engine), want, "the next requests");
