@@ -75,7 +75,7 @@ impl Tokenizer {
         let (model, mut around, post_processor) = match bpe().or_else(spm).or_else(unigram) {
             Some((model, around)) => (model, around, false),
             None => {
-                let model = JsonModel::new(files.tokenizer, &source, scheme)?;
+                let model = JsonModel::new(&source, scheme)?;
                 let post_processor = model.post_processor;
                 (Model::Json(Box::new(model)), Around::default(), post_processor)
             }
@@ -106,15 +106,17 @@ impl Tokenizer {
 }
 
 impl JsonModel {
-    fn new(bytes: &[u8], source: &Value, scheme: Scheme) -> Result<Self, TokenizerError> {
+    fn new(source: &Value, scheme: Scheme) -> Result<Self, TokenizerError> {
         let bad =
             |e: tokenizers::Error| TokenizerError::BadJson { file: "tokenizer.json", message: e.to_string() };
         check_charsmaps(&source["normalizer"])?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(bad)?;
+        // As it was read here, so that the crate meets nothing that another parser let through.
+        let bytes = serde_json::to_vec(source).map_err(|e| bad(e.into()))?;
+        let mut inner = contained(|| tokenizers::Tokenizer::from_bytes(&bytes)).map_err(bad)?;
         // A file may ask for truncation and padding; neither happens here without being asked for.
         inner.with_truncation(None).map_err(bad)?;
         inner.with_padding(None);
-        let post_processor = !inner.encode_fast("", true).map_err(bad)?.is_empty();
+        let post_processor = !contained(|| inner.encode_fast("", true)).map_err(bad)?.is_empty();
         let limit = if looks_around(source) { REGEX_MAX_BYTES } else { usize::MAX };
         Ok(Self { inner, plain: OnceLock::new(), scheme, post_processor, limit })
     }
@@ -139,15 +141,23 @@ impl JsonModel {
             })
         };
         let add = options.add_special && self.post_processor;
-        let encoding = tokenizer.encode_fast(text, add).map_err(|e| TokenizerError::Encode(e.to_string()))?;
+        let encoding = contained(|| tokenizer.encode_fast(text, add));
+        let encoding = encoding.map_err(|e| TokenizerError::Encode(e.to_string()))?;
         ids.extend_from_slice(encoding.get_ids());
         Ok(())
     }
 
     /// The text of `ids`, where it is more than its tokens put together.
     pub(crate) fn decode(&self, ids: &[u32], skip_special: bool) -> Option<String> {
-        if self.scheme == Scheme::WordPiece { self.inner.decode(ids, skip_special).ok() } else { None }
+        let word_piece = self.scheme == Scheme::WordPiece;
+        word_piece.then(|| contained(|| self.inner.decode(ids, skip_special)).ok()).flatten()
     }
+}
+
+/// A call into the crate, which panics on some files that say senseless things.
+fn contained<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err("the file describes something that the tokenizers crate fails on".into()))
 }
 
 impl Scheme {

@@ -401,3 +401,21 @@ proptest! {
         }
     }
 }
+
+/// What the `tokenizers` crate panics on is an error like any other.
+#[test]
+fn senseless_files_are_errors() {
+    let bert = std::fs::read_to_string(goldens().join("bert/tokenizer.json")).unwrap();
+    let changes: [(&str, &str); 4] = [
+        (r###""prefix": "##""###, r###""prefix": "\ud800##""###),
+        (r#""unk_token": "[UNK]""#, r#""unk_token": "\udfff""#),
+        (r#""max_input_chars_per_word": 100"#, r#""max_input_chars_per_word": -1"#),
+        (r#""type": "BertNormalizer""#, r#""type": "Precompiled", "precompiled_charsmap": "AAQAAAA=""#),
+    ];
+    for (from, to) in changes {
+        assert!(bert.contains(from), "{from}");
+        let changed = bert.replace(from, to);
+        let files = JsonFiles { tokenizer: changed.as_bytes(), ..JsonFiles::default() };
+        assert!(Tokenizer::from_json(files).is_err(), "{to}");
+    }
+}
