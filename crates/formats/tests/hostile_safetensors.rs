@@ -338,7 +338,7 @@ fn files_that_are_no_checkpoint_are_named() {
              give the folder with its config.json",
         ),
         (b"GGUF\x01\0\0\0", "DIR/f: GGUF version 1: versions 2 and 3 are read"),
-        (b"abcdefgh", "DIR/f: not a GGUF file: it begins with [61, 62, 63, 64] instead of \"GGUF\""),
+        (b"abcdefgh", "DIR/f: not a GGUF file: it begins with \"abcd\" instead of \"GGUF\""),
     ];
     for (content, want) in cases {
         let dir = folder(&[("f", content)]);

@@ -7,7 +7,7 @@ use super::metadata::MetaError;
 #[allow(missing_docs)] // the fields are what the messages say
 pub enum GgufError {
     /// Another kind of file.
-    #[error("not a GGUF file: it begins with {found:02x?} instead of \"GGUF\"")]
+    #[error("not a GGUF file: it begins with \"{}\" instead of \"GGUF\"", .found.escape_ascii())]
     Magic { found: [u8; 4] },
     /// A file of the formats before GGUF.
     #[error("a {magic} file, the format before GGUF: convert the original checkpoint to GGUF")]

@@ -11,7 +11,7 @@ type Mutation = (&'static str, fn(&mut RawGguf), &'static str);
 
 // The valid file: 24 bytes of header, metadata up to 198, tensor table up to 321, data from 352 to 588.
 const MUTATIONS: &[Mutation] = &[
-    ("magic", |f| f.magic = *b"GGUG", "not a GGUF file: it begins with [47, 47, 55, 47] instead of \"GGUF\""),
+    ("magic", |f| f.magic = *b"GGUG", "not a GGUF file: it begins with \"GGUG\" instead of \"GGUF\""),
     (
         "ggjt",
         |f| f.magic = *b"tjgg",
