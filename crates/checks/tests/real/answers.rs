@@ -14,7 +14,6 @@ use gristmill_checks::{CheckError, drive};
 use models::Model;
 use serde::Deserialize;
 
-
 /// A greedy choice counts where the best two logits of the answer are further apart.
 const CLEAR: f64 = 0.5;
 

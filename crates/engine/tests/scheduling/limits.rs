@@ -196,7 +196,10 @@ fn scores_that_are_no_numbers_fail_with_their_position() {
         assert!(error.to_string().contains("at position 9, logits: that of token 0 is NaN"), "{error}");
         // All of its steps before that one; the other request has rows in them too.
         let rows: Vec<usize> = answer.logits.keys().copied().collect();
-        assert!(told.contains(&rows.len()) && rows == (0..rows.len()).collect::<Vec<_>>(), "{chunk}: {rows:?}");
+        assert!(
+            told.contains(&rows.len()) && rows == (0..rows.len()).collect::<Vec<_>>(),
+            "{chunk}: {rows:?}"
+        );
         assert_eq!(desk.answer(other), &alone("llama", score(prompt(20, 3), 2), options));
     }
 }
