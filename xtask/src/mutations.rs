@@ -72,6 +72,18 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         "self.free_slots.extend(holding.slot.take());",
         "",
     ),
+    mutation(
+        "devices of one memory are each given all of it",
+        "crates/engine/src/cache.rs",
+        "name.is_some() && memory.name == name",
+        "name.is_some() && memory.name == name && false",
+    ),
+    mutation(
+        "scores that are no numbers are told",
+        "crates/engine/src/engine/collect.rs",
+        "if !rows.iter().fold(false, |found, value| found | unusable(value)) {",
+        "if rows.iter().fold(true, |found, value| found | unusable(value)) {",
+    ),
     mutation("the state of a chunk is not kept", "crates/engine/src/step.rs", "*last = slot;", ""),
     mutation(
         "a prompt is cut anywhere in a recurrent model",

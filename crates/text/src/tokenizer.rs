@@ -282,11 +282,6 @@ impl Tokenizer {
         matches!(self.parts.vocab.kind(id), Some(Kind::Control | Kind::Unknown))
     }
 
-    /// Whether generation is over after `id`.
-    pub fn is_end(&self, id: u32) -> bool {
-        self.parts.special.ends.binary_search(&id).is_ok()
-    }
-
     /// The source of the model's chat template, where it has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template_named("default")
