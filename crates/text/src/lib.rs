@@ -18,6 +18,7 @@ mod families;
 mod gguf;
 mod gguf_json;
 mod growth;
+mod jinja_source;
 mod json;
 mod json_bpe;
 mod json_check;
