@@ -64,24 +64,29 @@ impl Charsmap {
         None
     }
 
-    /// The text with everything replaced that the table has.
-    pub(crate) fn apply(&self, text: &str) -> String {
+    /// The text with everything replaced that the table has; `None` where it would be longer than the limit, in bytes.
+    pub(crate) fn apply(&self, text: &str, limit: usize) -> Option<String> {
         let mut out = String::with_capacity(text.len());
         for cluster in text.graphemes(true) {
             if cluster.len() <= LONGEST_CLUSTER
                 && let Some(with) = self.replacement(cluster)
             {
-                out.push_str(with);
+                push(&mut out, with, limit)?;
                 continue;
             }
             for c in cluster.chars() {
                 let mut buffer = [0; 4];
                 let c: &str = c.encode_utf8(&mut buffer);
-                out.push_str(self.replacement(c).unwrap_or(c));
+                push(&mut out, self.replacement(c).unwrap_or(c), limit)?;
             }
         }
-        out
+        Some(out)
     }
+}
+
+/// Appends to a text that may not become longer than the limit.
+pub(crate) fn push(out: &mut String, text: &str, limit: usize) -> Option<()> {
+    (text.len() <= limit.saturating_sub(out.len())).then(|| out.push_str(text))
 }
 
 #[cfg(test)]
@@ -106,7 +111,7 @@ mod tests {
             let units: Vec<u8> = units.iter().flat_map(|unit| (unit & (mask & 0x3FF | 0x3FFF)).to_le_bytes()).collect();
             let bytes = [&1024u32.to_le_bytes()[..], &units, b"x\0"].concat();
             if let Ok(map) = Charsmap::new(&bytes) {
-                map.apply(&text);
+                map.apply(&text, 1 << 20);
             }
         }
     }

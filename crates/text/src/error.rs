@@ -47,6 +47,16 @@ pub enum TokenizerError {
         /// The most that is accepted.
         limit: usize,
     },
+    /// A step of the normaliser makes too much of a text.
+    #[error("the tokenizer's {step} would make more than {limit} bytes of a text of {bytes}")]
+    Grows {
+        /// The step by its type and place.
+        step: String,
+        /// Length of the text in bytes.
+        bytes: usize,
+        /// The most that may become of it.
+        limit: usize,
+    },
     /// The tokenizer library refused the text.
     #[error("tokenizing failed: {0}")]
     Encode(String),

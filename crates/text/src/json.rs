@@ -2,7 +2,9 @@
 
 use crate::TokenizerError;
 use crate::byte_level;
+use crate::growth::{self, Bounded};
 use crate::json_bpe;
+use crate::json_check;
 use crate::json_spm;
 use crate::json_unigram;
 use crate::pre_tokenize::is_regular;
@@ -10,7 +12,9 @@ use crate::spm;
 use crate::tokenizer::{Around, EncodeOptions, Model, Parts, SpecialTokens, Tokenizer};
 use crate::vocab::{Kind, Rules, Token, Vocab};
 use serde_json::Value;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use tokenizers::{DecoderWrapper, ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
 /// The contents of the files that describe a tokenizer in a Hugging Face folder.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,10 +49,14 @@ enum Scheme {
 /// the splitting silently, when a match needs a stack of a million entries; no run of characters in a text this long can.
 const REGEX_MAX_BYTES: usize = 500_000;
 
+/// The tokenizer of the `tokenizers` crate, but for its normaliser.
+type Library =
+    TokenizerImpl<ModelWrapper, Bounded, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
 pub(crate) struct JsonModel {
-    inner: tokenizers::Tokenizer,
+    inner: Library,
     /// The same, with special tokens in the text read as ordinary text; made when first needed.
-    plain: OnceLock<tokenizers::Tokenizer>,
+    plain: OnceLock<Library>,
     scheme: Scheme,
     /// The post-processor adds the special tokens.
     post_processor: bool,
@@ -57,12 +65,14 @@ pub(crate) struct JsonModel {
 }
 
 impl Tokenizer {
-    /// Makes a tokenizer from the files of a Hugging Face folder.
+    /// Makes a tokenizer from the files of a Hugging Face folder. `truncation` and `padding` of `tokenizer.json` are for batches
+    /// of examples and are ignored: [`Tokenizer::encode`] gives all ids of a text, and no others.
     ///
     /// # Errors
-    /// When a file does not parse or names a token that the vocabulary does not have.
+    /// When a file does not parse, says something that is not known, or names a token that the vocabulary does not have.
     pub fn from_json(files: JsonFiles<'_>) -> Result<Self, TokenizerError> {
         let source = parse("tokenizer.json", files.tokenizer)?;
+        json_check::check(&source)?;
         let scheme = Scheme::of(&source["decoder"]);
         let (vocab, raw) = read_vocab(&source, scheme)?;
         let bpe =
@@ -107,16 +117,20 @@ impl Tokenizer {
 
 impl JsonModel {
     fn new(source: &Value, scheme: Scheme) -> Result<Self, TokenizerError> {
-        let bad =
-            |e: tokenizers::Error| TokenizerError::BadJson { file: "tokenizer.json", message: e.to_string() };
-        check_charsmaps(&source["normalizer"])?;
+        let bad = |message: String| TokenizerError::BadJson { file: "tokenizer.json", message };
         // As it was read here, so that the crate meets nothing that another parser let through.
-        let bytes = serde_json::to_vec(source).map_err(|e| bad(e.into()))?;
-        let mut inner = contained(|| tokenizers::Tokenizer::from_bytes(&bytes)).map_err(bad)?;
-        // A file may ask for truncation and padding; neither happens here without being asked for.
-        inner.with_truncation(None).map_err(bad)?;
-        inner.with_padding(None);
-        let post_processor = !contained(|| inner.encode_fast("", true)).map_err(bad)?.is_empty();
+        let bytes = serde_json::to_vec(source).map_err(|e| bad(e.to_string()))?;
+        let made = contained(|| {
+            let mut inner: Library = serde_json::from_slice(&bytes)?;
+            inner.with_truncation(None)?;
+            inner.with_padding(None);
+            let post_processor = !inner.encode_fast("", true)?.is_empty();
+            Ok((inner, post_processor))
+        });
+        let (inner, post_processor) = made.map_err(|e| match e {
+            TokenizerError::Encode(message) => bad(message),
+            e => e,
+        })?;
         let limit = if looks_around(source) { REGEX_MAX_BYTES } else { usize::MAX };
         Ok(Self { inner, plain: OnceLock::new(), scheme, post_processor, limit })
     }
@@ -131,33 +145,46 @@ impl JsonModel {
         if text.len() > self.limit {
             return Err(TokenizerError::TooLong { bytes: text.len(), limit: self.limit });
         }
-        let tokenizer = if options.parse_special {
-            &self.inner
-        } else {
-            self.plain.get_or_init(|| {
-                let mut plain = self.inner.clone();
-                plain.set_encode_special_tokens(true);
-                plain
-            })
-        };
         let add = options.add_special && self.post_processor;
-        let encoding = contained(|| tokenizer.encode_fast(text, add));
-        let encoding = encoding.map_err(|e| TokenizerError::Encode(e.to_string()))?;
+        let encoding = contained(|| {
+            let tokenizer = if options.parse_special {
+                &self.inner
+            } else {
+                self.plain.get_or_init(|| {
+                    let mut plain = self.inner.clone();
+                    plain.set_encode_special_tokens(true);
+                    plain
+                })
+            };
+            tokenizer.encode_fast(text, add)
+        })?;
         ids.extend_from_slice(encoding.get_ids());
         Ok(())
     }
 
     /// The text of `ids`, where it is more than its tokens put together.
     pub(crate) fn decode(&self, ids: &[u32], skip_special: bool) -> Option<String> {
-        let word_piece = self.scheme == Scheme::WordPiece;
-        word_piece.then(|| contained(|| self.inner.decode(ids, skip_special)).ok()).flatten()
+        let whole = self.scheme == Scheme::WordPiece;
+        whole.then(|| contained(|| self.inner.decode(ids, skip_special)).ok()).flatten()
     }
 }
 
-/// A call into the crate, which panics on some files that say senseless things.
-fn contained<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
-        .unwrap_or_else(|_| Err("the file describes something that the tokenizers crate fails on".into()))
+/// Runs code of the `tokenizers` crate, which panics on some contradictions of a file rather than to return an error. What
+/// it works on is made anew or only read.
+fn contained<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TokenizerError> {
+    growth::failure();
+    let done = catch_unwind(AssertUnwindSafe(work));
+    if let Some(error) = growth::failure() {
+        return Err(error);
+    }
+    match done {
+        Ok(done) => done.map_err(|error| TokenizerError::Encode(error.to_string())),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+            Err(TokenizerError::Encode(format!("the tokenizers library failed: {text}")))
+        }
+    }
 }
 
 impl Scheme {
@@ -225,20 +252,6 @@ fn looks_around(source: &Value) -> bool {
         }
     }
     any(&source["pre_tokenizer"]) || any(&source["normalizer"])
-}
-
-/// Tables of replacements that the crate would walk outside of.
-fn check_charsmaps(value: &Value) -> Result<(), TokenizerError> {
-    match value {
-        Value::Object(map) => {
-            if let Some(table) = map.get("precompiled_charsmap").and_then(Value::as_str) {
-                json_unigram::charsmap(table)?;
-            }
-            map.values().try_for_each(check_charsmaps)
-        }
-        Value::Array(items) => items.iter().try_for_each(check_charsmaps),
-        _ => Ok(()),
-    }
 }
 
 /// A token's id and text; kind and rules where it is an added one.
@@ -383,5 +396,22 @@ fn read_templates(value: &Value) -> Vec<(String, String)> {
         Value::String(source) => vec![("default".to_owned(), source.clone())],
         Value::Array(entries) => entries.iter().filter_map(named).collect(),
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_the_library_are_errors() {
+        let message = |error: TokenizerError| error.to_string();
+        let empty: &[u32] = &[];
+        let panicked = contained(|| Ok(empty[1..].len())).map_err(message).unwrap_err();
+        assert!(
+            panicked.contains("library failed") && panicked.contains("range start index 1"),
+            "{panicked}"
+        );
+        assert_eq!(contained::<()>(|| Err("no".into())), Err(TokenizerError::Encode("no".into())));
     }
 }

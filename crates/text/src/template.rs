@@ -1,5 +1,6 @@
 //! Chat templates: the Jinja programs that models carry to turn a conversation into a prompt.
 
+use crate::jinja_source;
 use crate::python::{self, Style};
 use crate::{DateTime, TemplateError};
 use minijinja::syntax::SyntaxConfig;
@@ -88,8 +89,6 @@ const STACK_PER_FUEL: usize = 160;
 
 /// Longest source that is parsed, in bytes; real ones have up to 50 000.
 const MAX_SOURCE: usize = 1 << 19;
-/// Stack for each byte of a source: chains of operators make trees as deep as the source is long.
-const STACK_PER_BYTE: usize = 2 << 10;
 
 /// Runs `work` on a stack of so many bytes, of which what is never touched costs nothing.
 #[cfg(not(target_arch = "wasm32"))]
@@ -121,8 +120,9 @@ impl ChatTemplate {
     /// When it is not valid Jinja.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let syntax = syntax.map_err(|e| TemplateError::Syntax(e.to_string()))?;
         let mut environment = Environment::new();
-        environment.set_syntax(syntax.map_err(|e| TemplateError::Syntax(e.to_string()))?);
+        environment.set_syntax(syntax.clone());
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_unknown_method_callback(|state, value, name, args| {
             // These methods walk lists without being charged for it.
@@ -132,6 +132,11 @@ impl ChatTemplate {
             minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
         });
         environment.add_filter("tojson", to_json);
+        environment.add_filter("sum", sum);
+        // Jinja2 has no such filter, and it would join lists at no charge.
+        environment.remove_filter("chain");
+        environment.add_filter(jinja_source::ADDED, added);
+        environment.add_filter(jinja_source::MULTIPLIED, multiplied);
         environment.add_filter("indent", indent);
         environment.add_test("iterable", is_iterable);
         environment.add_test("sequence", is_sequence);
@@ -140,7 +145,8 @@ impl ChatTemplate {
             return Err(TemplateError::Syntax(format!("it is longer than {MAX_SOURCE} bytes")));
         }
         let source = replace_generation_tags(source);
-        on_deep_stack(STACK + source.len() * STACK_PER_BYTE, || {
+        let source = jinja_source::prepare(&source, NAME, syntax, describe)?;
+        on_deep_stack(STACK, || {
             environment.add_template_owned(NAME, source).map_err(|e| TemplateError::Syntax(describe(&e)))
         })?;
         Ok(Self { environment, fuel: FUEL, max_bytes: MAX_BYTES })
@@ -286,6 +292,45 @@ fn indent(
         return Err(ErrorKind::OutOfFuel.into());
     }
     Ok(python::indent(&text, &by, first.unwrap_or(false), blank.unwrap_or(false)))
+}
+
+/// An operand of `+`: the engine joins lists by reference, and writes the result out where many were joined.
+fn added(state: &State<'_, '_>, value: &Jinja) -> Result<Jinja, Error> {
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        state.consume_fuel(value.len().unwrap_or_default() as u64)?;
+    }
+    Ok(value.clone())
+}
+
+/// An operand of `*`: a list that is repeated would grow at no charge.
+fn multiplied(value: &Jinja) -> Result<Jinja, Error> {
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "lists cannot be multiplied here"));
+    }
+    Ok(value.clone())
+}
+
+/// `sum` of numbers: lists would be joined at no charge.
+fn sum(
+    state: &State<'_, '_>,
+    values: Jinja,
+    attribute: Option<String>,
+    start: Option<Jinja>,
+    args: Kwargs,
+) -> Result<Jinja, Error> {
+    let attribute = attribute.or(args.get("attribute")?);
+    let start = start.or(args.get("start")?).unwrap_or_else(|| 0.into());
+    args.assert_all_used()?;
+    if !start.is_number() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "sum: `start` is no number"));
+    }
+    minijinja::filters::sum(
+        state,
+        values,
+        attribute.as_deref(),
+        Some(start),
+        Kwargs::from_iter::<[(&str, Jinja); 0]>([]),
+    )
 }
 
 /// Whether Python would iterate over it; `none` it would not.

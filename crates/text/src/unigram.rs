@@ -1,7 +1,8 @@
 //! SentencePiece unigram (UGM): of all ways to cut a text into tokens, the one with the highest sum of scores (Kudo, 2018).
 
 use crate::TokenizerError;
-use crate::charsmap::Charsmap;
+use crate::charsmap::{Charsmap, push};
+use crate::growth;
 use crate::spm::SPACE;
 use crate::trie::Trie;
 use crate::vocab::{Kind, Vocab};
@@ -28,9 +29,10 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    fn apply(&self, text: &str) -> String {
-        match self {
-            Self::Charsmap(map) => map.apply(text),
+    /// `None` where the text would become longer than the limit, in bytes.
+    fn apply(&self, text: &str, limit: usize) -> Option<String> {
+        let changed = match self {
+            Self::Charsmap(map) => return map.apply(text, limit),
             Self::Nfc => text.nfc().collect(),
             Self::Nfd => text.nfd().collect(),
             Self::Nfkc => text.nfkc().collect(),
@@ -40,18 +42,44 @@ impl Step {
                 let mut out = String::with_capacity(text.len());
                 let mut rest = text;
                 while let Some(at) = rest.find("  ") {
-                    out.push_str(&rest[..at]);
-                    out.push_str(with);
+                    push(&mut out, &rest[..at], limit)?;
+                    push(&mut out, with, limit)?;
                     rest = rest[at..].trim_start_matches(' ');
                 }
                 out + rest
             }
-            Self::ExtraSpaces => Self::Collapse(" ".to_owned()).apply(text.trim_matches(' ')),
+            Self::ExtraSpaces => {
+                return Self::Collapse(" ".to_owned()).apply(text.trim_matches(' '), limit);
+            }
             Self::Strip(start, end) => {
                 let text = if *start { text.trim_start() } else { text };
                 if *end { text.trim_end() } else { text }.to_owned()
             }
-            Self::Replace(from, to) => text.replace(from, to),
+            Self::Replace(from, to) => {
+                let mut out = String::with_capacity(text.len());
+                let mut rest = text;
+                while let Some((before, behind)) = rest.split_once(from.as_str()) {
+                    push(&mut out, before, limit)?;
+                    push(&mut out, to, limit)?;
+                    rest = behind;
+                }
+                out + rest
+            }
+        };
+        (changed.len() <= limit).then_some(changed)
+    }
+
+    /// As `tokenizer.json` calls it.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Charsmap(_) => "Precompiled",
+            Self::Nfc => "NFC",
+            Self::Nfd => "NFD",
+            Self::Nfkc => "NFKC",
+            Self::Nfkd => "NFKD",
+            Self::Lowercase => "Lowercase",
+            Self::Collapse(_) | Self::Replace(..) => "Replace",
+            Self::ExtraSpaces | Self::Strip(..) => "Strip",
         }
     }
 }
@@ -113,8 +141,9 @@ impl Unigram {
     /// Appends the tokens of `text`.
     pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let mut normal = std::borrow::Cow::Borrowed(text);
-        for step in &self.shape.steps {
-            normal = step.apply(&normal).into();
+        for (index, step) in self.shape.steps.iter().enumerate() {
+            let changed = step.apply(&normal, growth::limit(text.len()));
+            normal = changed.ok_or_else(|| growth::passed(step.name(), index, text.len()))?.into();
         }
         let mut best = Vec::new();
         let mut word = |word: &str| {

@@ -66,12 +66,38 @@ fn work_memory_and_output_are_limited() {
         "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}",
         "{% set ns = namespace(x='xxxxxxxx') %}{% for a in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{{ 'x' * 100000000000 }}",
+        "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x | length }}",
+        "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = [] + (ns.x + ns.x) %}{% endfor %}{{ ns.x | length }}",
+        "{% set ns = namespace(x=[1]) %}{% for a in range(60) %}{% set ns.x = ns.x[:] + ns.x|list + [] %}{% endfor %}",
+        "{% set ns = namespace(x={'y': [1]}) %}{% for a in range(60) %}{% set ns.x = {'y': ns.x.y + ns.x['y']} %}{% endfor %}",
+        "{% macro f(x, n) %}{% if n %}{{ f(x + x, n - 1) }}{% endif %}{% endmacro %}{{ f([1], 60) }}",
+        "{% set ns = namespace(x=(1,)) %}{% for a in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{{ (['a' * 4000000] + ['b' * 4000000]) | join('') }}",
+        "{{ range(90000) | join('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') | length }}",
+        "{% set ns = namespace(x='x') %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] | join %}{% endfor %}",
+        "{% set ns = namespace(x='x') %}{% for a in range(60) %}{% set ns.x = '%s%s' | format(ns.x, ns.x) %}{% endfor %}",
+        "{% set ns = namespace(x='x\n') %}{% for a in range(600) %}{% set ns.x = ns.x | indent(60, true) ~ ns.x %}{% endfor %}",
         "{% set ns = namespace(x='x') %}{% for a in range(9999) %}{% set ns.x = ns.x.replace('x', 'xxxx') %}{% endfor %}",
     ];
-    for template in hostile {
-        let template = ChatTemplate::new(template).unwrap().with_limits(100_000, 1 << 20);
+    for source in hostile {
+        let template = ChatTemplate::new(source).unwrap().with_limits(100_000, 1 << 20);
         let error = template.render(&user("x"), &RenderOptions::default()).unwrap_err();
-        assert!(matches!(error, TemplateError::OutOfFuel { .. }), "{template:?}: {error}");
+        assert!(matches!(error, TemplateError::OutOfFuel { .. }), "{source}: {error}");
+    }
+    // What would grow without being seen is refused.
+    for refused in [
+        "{{ (['a' * 1000000] * 100000) | join('') }}",
+        "{{ 100000 * ['a'] }}",
+        "{% set x = [1] %}{{ 2 * x }}",
+        "{{ [[1], [1]] | sum(start=[]) }}",
+        "{{ [1] | chain([1]) }}",
+    ] {
+        let error = ChatTemplate::new(refused)
+            .and_then(|template| template.render(&user("x"), &RenderOptions::default()));
+        assert!(
+            matches!(error, Err(TemplateError::Render(_) | TemplateError::Syntax(_))),
+            "{refused}: {error:?}"
+        );
     }
     let recursion = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     assert!(render(recursion, &user("x")).is_err());
@@ -151,15 +177,76 @@ fn deep_sources_end() {
     for (open, close) in
         [("(", ")"), ("[", "]"), ("{'a':", "}"), ("not ", ""), ("-", ""), ("f(", ")"), ("x if ", "")]
     {
-        let _ends = ChatTemplate::new(&format!("{{{{ {}1{} }}}}", open.repeat(4_000), close.repeat(4_000)));
+        too_deep(&format!("{{{{ {}1{} }}}}", open.repeat(50_000), close.repeat(50_000)));
     }
-    let _ends = ChatTemplate::new(&("{% if 1 %}".repeat(4_000) + &"{% endif %}".repeat(4_000)));
-    for chain in ["|trim", ".a", "[0]", " ~ 1", " + 1", " and 1", "()"] {
-        let template = ChatTemplate::new(&format!("{{{{ x{} }}}}", chain.repeat(4_000)));
-        let _ends = template.map(|template| template.render(&user("x"), &RenderOptions::default()));
+    too_deep(&("{% if 1 %}".repeat(20_000) + &"{% endif %}".repeat(20_000)));
+    too_deep(&("{% for a in b %}".repeat(10_000) + &"{% endfor %}".repeat(10_000)));
+    too_deep(&("{% if 1 %}".to_owned() + &"{% elif 1 %}".repeat(20_000) + "{% endif %}"));
+    for chain in [
+        "|trim",
+        ".a",
+        "[0]",
+        " ~ 1",
+        " + 1",
+        " - 1",
+        " * 1",
+        " ** 1",
+        " and 1",
+        "()",
+        " is defined",
+        " if 1",
+        " == 1",
+    ] {
+        too_deep(&format!("{{{{ x{} }}}}", chain.repeat(25_000)));
+        too_deep(&format!("\n{{% set y = [1, (2, {{'a': f(x{})}})] %}}", chain.repeat(25_000)));
+        // Deeper than any real one, and still on an ordinary stack.
+        let template = ChatTemplate::new(&format!("{{{{ x{} }}}}", chain.repeat(100)));
+        let _ends = template.unwrap().render(&user("x"), &RenderOptions::default());
     }
+    let long = format!("{{% set x = [{}] %}}{{{{ x | length }}}}", "a.b + 1, ".repeat(10));
+    ChatTemplate::new(&long).unwrap();
+    let many = format!("{{% set x = [{}] %}}{{{{ x | length }}}}", "{'a': 1 + 2}, ".repeat(5_000));
+    assert_eq!(render(&many, &user("x")).unwrap(), "5000");
     let Err(TemplateError::Syntax(long)) = ChatTemplate::new(&"x".repeat(1 << 20)) else { panic!("parsed") };
     assert!(long.contains("longer than 524288 bytes"), "{long}");
+}
+
+fn too_deep(source: &str) {
+    let Err(TemplateError::Syntax(message)) = ChatTemplate::new(source) else {
+        panic!("parsed: {source:.60}")
+    };
+    assert!(message.contains("lie in each other") && message.contains("chat template:"), "{message}");
+}
+
+/// What is put behind the operands of `+` and `*` changes nothing else.
+#[test]
+fn sums_and_products_are_what_they_were() {
+    let cases = [
+        ("{{ 1 + 2 * 3 }}", "7"),
+        ("{{ -a.b + 2 * -c[0] ** 2 }}", "29"),
+        ("{{ 'a' + 'b' 'c' + d }}", "abcd"),
+        ("{{ d + d|upper + d.upper() + (d if c else '') + '-' * 3 }}", "dDDd---"),
+        ("{{ [1] + c + [2, 3][1:] }}", "[1, 4, 3]"),
+        ("{{ (c + [1])[0] + (c + [2])[-1] }}", "6"),
+        ("{{ 3 * d + a.b * 2 ~ 'x' }}", "ddd6x"),
+        ("{{ (1, 2) + (3,) }}", "(1, 2, 3)"),
+        (
+            "{% macro f(x, y=1 + 2) %}{{ x + y }}{% endmacro %}{{ f(1) + f(*[2]) + f(c[0], **{'y': 2 * 2}) }}",
+            "458",
+        ),
+        ("{% for i in c + [5] if i + 0 == 5 %}{{ i+1 }}{% endfor %}", "6"),
+        ("{% raw %}{{ a + b }}{% endraw %}{# c + d #} + {{ d+d -}} * 2", "{{ a + b }} + dd* 2"),
+        ("{{ d is defined and c[0] + 1 is odd }}", "5"),
+        ("{{ 'é' + d + 'ü' + d }}", "édüd"),
+    ];
+    let mut options = RenderOptions::default();
+    for (name, value) in [("a", json!({"b": 3})), ("c", json!([4])), ("d", json!("d"))] {
+        options.extra.insert(name.into(), value);
+    }
+    for (source, expected) in cases {
+        let rendered = ChatTemplate::new(source).unwrap().render(&user("x"), &options);
+        assert_eq!(rendered.as_deref(), Ok(expected), "{source}");
+    }
 }
 
 /// Templates that want arguments as text, and those that want no `none`.
