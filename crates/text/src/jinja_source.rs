@@ -1,5 +1,6 @@
 //! The source of a chat template before it is compiled. The engine counts a template's work and what it makes, with two
-//! gaps that are closed here: it follows chains of operators recursively, however long, and it joins lists without charge.
+//! gaps that are closed here: it follows chains of operators and values in each other recursively, however long, and it joins
+//! lists without charge.
 
 use crate::TemplateError;
 use minijinja::machinery::{Span, Token, Tokenizer};
@@ -16,9 +17,14 @@ pub(crate) const ADDED: &str = "__added";
 /// The filter behind what is multiplied with something.
 pub(crate) const MULTIPLIED: &str = "__multiplied";
 
+/// The filter behind what a variable is set to.
+pub(crate) const SET: &str = "__set";
+/// The filter behind what an attribute of a namespace is set to.
+pub(crate) const SET_ATTRIBUTE: &str = "__set_attribute";
+
 type Tokens<'s> = Vec<(Token<'s>, Span)>;
 
-/// Checks how deep the source is, and puts the filters [`ADDED`] and [`MULTIPLIED`] behind operands of `+` and `*`.
+/// Checks how deep the source is, and puts the filters above in their places.
 pub(crate) fn prepare(
     source: &str,
     name: &str,
@@ -34,10 +40,15 @@ pub(crate) fn prepare(
     let closes = check_expressions(&tokens, name)?;
     let mut out = String::with_capacity(source.len() + source.len() / 8);
     let mut done = 0;
-    for (at, filter) in filters(&tokens, &closes) {
+    let mut texts: BTreeMap<usize, String> =
+        filters(&tokens, &closes).into_iter().map(|(at, filter)| (at, format!("|{filter}"))).collect();
+    for (from, to, filter) in assignments(&tokens, &closes) {
+        texts.entry(from).or_default().push('(');
+        texts.entry(to).or_default().push_str(&format!(")|{filter}"));
+    }
+    for (at, text) in texts {
         out.push_str(&source[done..at]);
-        out.push('|');
-        out.push_str(filter);
+        out.push_str(&text);
         done = at;
     }
     out.push_str(&source[done..]);
@@ -166,6 +177,27 @@ fn filters(tokens: &Tokens<'_>, closes: &[usize]) -> BTreeMap<usize, &'static st
         }
     }
     filters
+}
+
+/// What variables are set to: from where, to where, and the filter.
+fn assignments(tokens: &Tokens<'_>, closes: &[usize]) -> Vec<(usize, usize, &'static str)> {
+    let mut found = Vec::new();
+    for at in 1..tokens.len() {
+        let [(Token::BlockStart, _), (Token::Ident("set"), _)] = &tokens[at - 1..=at] else { continue };
+        let (mut assign, mut filter, mut next) = (None, SET, at + 1);
+        while let Some((token, _)) = tokens.get(next).filter(|(token, _)| !matches!(token, Token::BlockEnd)) {
+            match token {
+                Token::Assign if assign.is_none() => assign = Some(next),
+                Token::Dot if assign.is_none() => filter = SET_ATTRIBUTE,
+                Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => next = closes[next],
+                _ => {}
+            }
+            next += 1;
+        }
+        let Some(assign) = assign.filter(|assign| assign + 1 < next) else { continue };
+        found.push((tokens[assign].1.end_offset as usize, tokens[next - 1].1.end_offset as usize, filter));
+    }
+    found
 }
 
 fn ends_operand(token: &Token<'_>) -> bool {

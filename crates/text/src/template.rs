@@ -136,6 +136,11 @@ impl ChatTemplate {
         // Jinja2 has no such filter, and it would join lists at no charge.
         environment.remove_filter("chain");
         environment.add_filter(jinja_source::ADDED, added);
+        environment
+            .add_filter(jinja_source::SET, |state: &State<'_, '_>, value: &Jinja| set(state, value, true));
+        environment.add_filter(jinja_source::SET_ATTRIBUTE, |state: &State<'_, '_>, value: &Jinja| {
+            set(state, value, false)
+        });
         environment.add_filter(jinja_source::MULTIPLIED, multiplied);
         environment.add_filter("indent", indent);
         environment.add_test("iterable", is_iterable);
@@ -297,9 +302,56 @@ fn indent(
 /// An operand of `+`: the engine joins lists by reference, and writes the result out where many were joined.
 fn added(state: &State<'_, '_>, value: &Jinja) -> Result<Jinja, Error> {
     if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
-        state.consume_fuel(value.len().unwrap_or_default() as u64)?;
+        state.consume_fuel(value.len().unwrap_or_default() as u64 / ITEMS_PER_FUEL)?;
     }
     Ok(value.clone())
+}
+
+/// Items that are looked at or joined for one unit of work.
+const ITEMS_PER_FUEL: u64 = 4;
+
+/// What a variable is set to. Loops make values deeper only through variables, and only namespaces can hold themselves: a
+/// limit here keeps the engine, which walks values recursively, off the end of the stack. Lists that were joined or sliced
+/// by reference are written out, for the same reason.
+fn set(state: &State<'_, '_>, value: &Jinja, namespace: bool) -> Result<Jinja, Error> {
+    let mut seen = 0;
+    let checked = check_depth(state, value, DEEPEST, namespace, &mut seen);
+    state.consume_fuel(seen / ITEMS_PER_FUEL)?;
+    checked?;
+    match (value.kind(), value.len()) {
+        (ValueKind::Iterable, Some(_)) => Ok(Jinja::from(value.try_iter()?.collect::<Vec<_>>())),
+        _ => Ok(value.clone()),
+    }
+}
+
+fn check_depth(
+    state: &State<'_, '_>,
+    value: &Jinja,
+    depth: usize,
+    namespace: bool,
+    seen: &mut u64,
+) -> Result<(), Error> {
+    let invalid = |message: &str| Error::new(ErrorKind::InvalidOperation, message.to_owned());
+    let Some(object) = value.as_object() else { return Ok(()) };
+    if !namespace && object.type_name().ends_with("::Namespace") {
+        return Err(invalid("a namespace cannot be part of another value here"));
+    }
+    let depth = depth.checked_sub(1).ok_or_else(|| invalid("values lie too deep in each other"))?;
+    let mapping = value.kind() == ValueKind::Map;
+    // Of what can be walked but once the items are not there yet.
+    if !mapping && value.len().is_none() {
+        return Ok(());
+    }
+    for item in value.try_iter().into_iter().flatten() {
+        *seen += 1;
+        if seen.is_multiple_of(4096) {
+            state.consume_fuel(4096 / ITEMS_PER_FUEL)?;
+            *seen = 0;
+        }
+        let item = if mapping { value.get_item(&item)? } else { item };
+        check_depth(state, &item, depth, false, seen)?;
+    }
+    Ok(())
 }
 
 /// An operand of `*`: a list that is repeated would grow at no charge.

@@ -154,7 +154,21 @@ fn whatever_walks_a_long_list_is_limited() {
 /// Lists and mappings that lie in each other without end: following them must not take the whole stack.
 #[test]
 fn deep_values_are_limited() {
-    for nested in ["[ns.x]", "{'a': ns.x}", "[ns.x] + []", "(ns.x,)", "ns.x | batch(1)"] {
+    for nested in [
+        "ns.x[0:]",
+        "ns.x|reverse",
+        "[ns.x]",
+        "[[ns.x]][0]",
+        "dict(a=ns.x)",
+        "namespace(a=ns.x)",
+        "ns",
+        "[ns]",
+        "{1: (ns,)}",
+        "{'a': ns.x}",
+        "[ns.x] + []",
+        "(ns.x,)",
+        "ns.x | batch(1)",
+    ] {
         for walk in [
             "",
             "{{ ns.x | tojson }}",
@@ -162,6 +176,7 @@ fn deep_values_are_limited() {
             "{{ ns.x == [ns.x] }}",
             "{{ ns.x | string }}",
             "{{ ns.x | sort }}",
+            "{{ ns }}{{ ns == ns.x }}{{ [ns] | join }}",
         ] {
             let source = format!(
                 "{{% set ns = namespace(x=[]) %}}{{% for a in range(9999) %}}{{% for b in range(20) %}}{{% set ns.x = {nested} %}}{{% endfor %}}{{% endfor %}}{walk}"
@@ -237,6 +252,11 @@ fn sums_and_products_are_what_they_were() {
         ("{% for i in c + [5] if i + 0 == 5 %}{{ i+1 }}{% endfor %}", "6"),
         ("{% raw %}{{ a + b }}{% endraw %}{# c + d #} + {{ d+d -}} * 2", "{{ a + b }} + dd* 2"),
         ("{{ d is defined and c[0] + 1 is odd }}", "5"),
+        ("{% set x, y = 1, [2] + c %}{% set z = d if x else y -%} {{ x }}{{ y }}{{ z }}", "1[2, 4]d"),
+        (
+            "{% set x %}a = b{% endset %}{%- set n = namespace(k=x, l=[]) %}{% set n.l = n.l + [d + d] %}{{ n.k }}{{ n.l }}",
+            "a = b['dd']",
+        ),
         ("{{ 'é' + d + 'ü' + d }}", "édüd"),
     ];
     let mut options = RenderOptions::default();
