@@ -3,6 +3,7 @@
 mod collect;
 mod recover;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -99,7 +100,7 @@ impl Engine {
                 "needs the whole model on one device: tokens are drawn where the layers end".to_owned();
             return Err(EngineError::Option { option: "run_ahead", problem });
         }
-        let ahead = alone && options.run_ahead.unwrap_or(devices.iter().all(|d| d.runs_ahead()));
+        let ahead = alone && options.run_ahead.unwrap_or_else(|| devices[0].runs_ahead());
         let EngineOptions { taps, profile, .. } = *options;
         let recipe = Recipe { precision, kv, size, chunk, taps, ahead, profile, stages };
         let plans = Plans::build(&model, &devices, &recipe, progress)?;
@@ -319,12 +320,12 @@ impl Engine {
         Wanted { logits: by_host || self.logits && draws, tokens: draws }
     }
 
-    fn outputs(&self, segments: &[Segment]) -> Vec<String> {
+    fn outputs(&self, segments: &[Segment]) -> Vec<Cow<'static, str>> {
         let wanted = self.wanted(segments);
-        let mut names = if self.recipe.taps { hidden_names(self.info().layers) } else { vec![] };
-        names.extend(wanted.logits.then(|| LOGITS.to_owned()));
-        names.extend(wanted.tokens.then(|| TOKENS.to_owned()));
-        names
+        let taps = if self.recipe.taps { hidden_names(self.info().layers) } else { vec![] };
+        let drawn_from = [(wanted.logits, LOGITS), (wanted.tokens, TOKENS)];
+        let drawn_from = drawn_from.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name.into());
+        taps.into_iter().map(Cow::Owned).chain(drawn_from).collect()
     }
 }
 

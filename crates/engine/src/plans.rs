@@ -2,6 +2,7 @@
 //! states; and steps under way. A model may be split by layers over devices, each with its own weights, states and plans: a
 //! step then goes through them one after another, and rows of hidden states are all that passes between them.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Range;
@@ -57,20 +58,17 @@ impl Recipe {
         let cuts: Vec<String> = self.stages.iter().skip(1).map(|s| models::hidden(s.start)).collect();
         let taps = self.taps || !cuts.is_empty();
         let mut graph = model.record(limits, self.kv, taps).map_err(model_error)?;
-        let mut graphs = vec![];
         if cuts.is_empty() {
-            graphs.push(graph);
-        } else {
-            let cuts: Vec<&str> = cuts.iter().map(String::as_str).collect();
-            graph.retain_outputs(|name| self.taps || name == LOGITS || cuts.contains(&name));
-            graphs = graph::cut(&graph, &cuts).map_err(model_error)?;
-        }
-        graphs.iter_mut().for_each(rewrite::standard);
-        if self.ahead {
-            for graph in &mut graphs {
-                rewrite::ahead::draw_tokens(graph, IDS, LOGITS, self.size.slots).map_err(model_error)?;
+            rewrite::standard(&mut graph);
+            if self.ahead {
+                rewrite::ahead::draw_tokens(&mut graph, IDS, LOGITS, self.size.slots).map_err(model_error)?;
             }
+            return Ok(vec![graph]);
         }
+        let cuts: Vec<&str> = cuts.iter().map(String::as_str).collect();
+        graph.retain_outputs(|name| self.taps || name == LOGITS || cuts.contains(&name));
+        let mut graphs = graph::cut(&graph, &cuts).map_err(model_error)?;
+        graphs.iter_mut().for_each(rewrite::standard);
         Ok(graphs)
     }
 }
@@ -109,7 +107,7 @@ pub(crate) struct Run {
     fence: Fence,
     arrays: StepArrays,
     /// Outputs to be read in the end.
-    outputs: Vec<String>,
+    outputs: Vec<Cow<'static, str>>,
     /// Rows that stages refused: the others go on.
     refused: Option<(String, String, BTreeSet<u32>)>,
 }
@@ -156,10 +154,7 @@ impl Plans {
             let graphs = recipe.graphs(model, &limits)?;
             if bindings.is_empty() {
                 bindings = load(model, devices, &graphs, &mut digest, progress)?;
-                stages = graphs.iter().map(Stage::new).collect();
-                stages.iter_mut().zip(&recipe.stages).skip(1).for_each(|(stage, layers)| {
-                    stage.given = Some(models::hidden(layers.start));
-                });
+                stages = graphs.iter().zip(&recipe.stages).map(|(g, layers)| Stage::new(g, layers)).collect();
             }
             let mut each = vec![];
             for (i, (graph, device)) in graphs.iter().zip(devices).enumerate() {
@@ -180,7 +175,11 @@ impl Plans {
     }
 
     /// Submits a step to the first device; `outputs` are to be read when it has ended.
-    pub(crate) fn start(&mut self, arrays: StepArrays, outputs: Vec<String>) -> Result<Run, EngineError> {
+    pub(crate) fn start(
+        &mut self,
+        arrays: StepArrays,
+        outputs: Vec<Cow<'static, str>>,
+    ) -> Result<Run, EngineError> {
         let size = self.buckets.for_len(arrays.rows()).map_err(model_error)?;
         let bucket = self.buckets.sizes().partition_point(|s| *s < size);
         let Some(instance) = self.free[bucket].pop() else {
@@ -201,14 +200,14 @@ impl Plans {
         (bucket, instance): (usize, usize),
         stage: usize,
         arrays: &StepArrays,
-        outputs: &[String],
+        outputs: &[Cow<'static, str>],
     ) -> Result<Fence, DeviceError> {
         let (before, from) = self.stages.split_at_mut(stage);
         let (from, after) = from.split_at_mut(1);
         let Stage { instances, declared, given, outputs: own } = &mut from[0];
         let next = after.first().and_then(|stage| stage.given.as_deref());
         let read = |name: &&str| own.iter().any(|own| own == name);
-        let mut wanted: Vec<&str> = outputs.iter().map(String::as_str).filter(read).collect();
+        let mut wanted: Vec<&str> = outputs.iter().map(|name| &**name).filter(read).collect();
         wanted.extend(next.filter(|name| !wanted.contains(name)));
         let given = match (before.last(), given) {
             (Some(before), Some(name)) => {
@@ -297,10 +296,11 @@ impl Plans {
 
 impl Stage {
     /// Without instances.
-    fn new(graph: &Graph) -> Stage {
+    fn new(graph: &Graph, layers: &Range<usize>) -> Stage {
         let names = |kind| graph.ports.iter().filter(move |p| p.kind == kind).map(|p| p.name.clone());
         let declared = names(PortKind::Input).chain(graph.scalars.iter().cloned()).collect();
-        Stage { instances: vec![], declared, outputs: names(PortKind::Output).collect(), given: None }
+        let given = (layers.start > 0).then(|| models::hidden(layers.start));
+        Stage { instances: vec![], declared, outputs: names(PortKind::Output).collect(), given }
     }
 }
 

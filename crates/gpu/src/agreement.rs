@@ -9,7 +9,7 @@ use tensor::DType;
 use tensor::ops::KV_BLOCK;
 use wgpu::BufferUsages as U;
 
-use crate::device::{Gpu, Pipeline, lock};
+use crate::device::{Gpu, lock};
 use crate::kernel::{Binding, Kernel};
 use crate::pack::{BLOCK, planes};
 use crate::select::{self, KvKernel, Matmul, MatmulKernel, SEGMENTS, SPLIT};
@@ -216,30 +216,12 @@ impl Bench<'_> {
                 Binding::Arena => arena.clone(),
                 Binding::Params => params.clone(),
                 Binding::Scalars => scalars.clone(),
-                Binding::Read(..) | Binding::Write(..) => named(binding)?,
+                Binding::Read(..) | Binding::Write(..) => named(&binding)?,
             });
         }
-        dispatch(self.gpu, &pipeline, &buffers, grid);
+        self.gpu.dispatch(&pipeline, &buffers, grid);
         crate::copy::read(self.gpu, &arena)
     }
-}
-
-/// Runs a kernel with these bindings.
-pub(crate) fn dispatch(gpu: &Gpu, pipeline: &Pipeline, buffers: &[wgpu::Buffer], [x, y, z]: [u32; 3]) {
-    let entries: Vec<_> = (0..)
-        .zip(buffers)
-        .map(|(binding, buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
-        .collect();
-    let desc = wgpu::BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
-    let group = gpu.device.create_bind_group(&desc);
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    {
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        pass.set_pipeline(&pipeline.pipeline);
-        pass.set_bind_group(0, &group, &[]);
-        pass.dispatch_workgroups(x, y, z);
-    }
-    gpu.queue.submit([encoder.finish()]);
 }
 
 #[cfg(test)]

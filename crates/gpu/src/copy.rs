@@ -34,17 +34,8 @@ impl Copies {
         let params = gpu.buffer("copy parameters", 64, U::UNIFORM | U::COPY_DST)?;
         let values = [units as u32, (workgroups * LANES) as u32, 0, 0];
         gpu.queue.write_buffer(&params, 0, bytemuck::cast_slice(&values));
-        let group = |order: [usize; 2]| {
-            let [from, to] = order.map(|i| &buffers[i]);
-            let entries: Vec<_> = (0..)
-                .zip([&arena, &params, &params, from, to])
-                .map(|(binding, buffer)| wgpu::BindGroupEntry {
-                    binding,
-                    resource: buffer.as_entire_binding(),
-                })
-                .collect();
-            let desc = wgpu::BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
-            gpu.device.create_bind_group(&desc)
+        let group = |[from, to]: [usize; 2]| {
+            gpu.bind(&pipeline, [&arena, &params, &params, &buffers[from], &buffers[to]])
         };
         let groups = [group([0, 1]), group([1, 0])];
         Ok(Copies { pipeline, groups, workgroups: workgroups as u32 })

@@ -218,7 +218,7 @@ impl Gpu {
         // access is clamped and every loop counted, which costs a product most of its speed.
         let module =
             unsafe { self.device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked()) };
-        let entry = |(i, binding): (usize, &Binding)| wgpu::BindGroupLayoutEntry {
+        let entry = |(i, binding): (usize, Binding)| wgpu::BindGroupLayoutEntry {
             binding: i as u32,
             visibility: wgpu::ShaderStages::COMPUTE,
             ty: wgpu::BindingType::Buffer {
@@ -234,7 +234,7 @@ impl Gpu {
             },
             count: None,
         };
-        let entries: Vec<_> = kernel.bindings().iter().enumerate().map(entry).collect();
+        let entries: Vec<_> = kernel.bindings().enumerate().map(entry).collect();
         let desc = wgpu::BindGroupLayoutDescriptor { label: Some(&name), entries: &entries };
         let layout = self.device.create_bind_group_layout(&desc);
         let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -271,6 +271,40 @@ impl Gpu {
     #[cfg(test)]
     pub(crate) fn kernels(&self) -> Vec<Kernel> {
         lock(&self.pipelines).keys().cloned().collect()
+    }
+
+    /// Whole buffers for a pipeline, in the order of its bindings.
+    pub(crate) fn bind<'b>(
+        &self,
+        pipeline: &Pipeline,
+        buffers: impl IntoIterator<Item = &'b wgpu::Buffer>,
+    ) -> wgpu::BindGroup {
+        let entry = |(binding, buffer): (u32, &'b wgpu::Buffer)| wgpu::BindGroupEntry {
+            binding,
+            resource: buffer.as_entire_binding(),
+        };
+        let entries: Vec<_> = (0..).zip(buffers).map(entry).collect();
+        let desc = wgpu::BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
+        self.device.create_bind_group(&desc)
+    }
+
+    /// Submits one dispatch.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn dispatch<'b>(
+        &self,
+        pipeline: &Pipeline,
+        buffers: impl IntoIterator<Item = &'b wgpu::Buffer>,
+        [x, y, z]: [u32; 3],
+    ) {
+        let group = self.bind(pipeline, buffers);
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            pass.set_pipeline(&pipeline.pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        self.queue.submit([encoder.finish()]);
     }
 
     /// Calls back when what was submitted before has finished.

@@ -31,12 +31,15 @@ pub(crate) struct Kernel {
     pub(crate) parts: &'static [&'static str],
     /// Parameters, also constants of the module.
     pub(crate) parameters: Vec<(&'static str, u32)>,
-    /// Bindings.
-    pub(crate) bindings: &'static [Binding],
+    /// What it is bound to behind [`COMMON`].
+    pub(crate) own: &'static [Binding],
 }
 
 /// Most scalars of a graph: the prelude finds them in vectors of four.
 pub(crate) const SCALARS: usize = 8;
+
+/// What every kernel is bound to first: the prelude names all three.
+const COMMON: [Binding; 3] = [Binding::Arena, Binding::Params, Binding::Scalars];
 
 /// Helpers of every kernel.
 const PRELUDE: &str = include_str!("kernels/prelude.wgsl");
@@ -58,9 +61,9 @@ impl Kernel {
         found.unwrap_or_else(|| panic!("{} has no {name}", self.family)).1
     }
 
-    /// The bindings.
-    pub(crate) fn bindings(&self) -> &'static [Binding] {
-        self.bindings
+    /// The bindings, in order.
+    pub(crate) fn bindings(&self) -> impl Iterator<Item = Binding> {
+        COMMON.into_iter().chain(self.own.iter().copied())
     }
 
     /// The whole WGSL module.
@@ -69,13 +72,13 @@ impl Kernel {
         for (name, value) in &self.parameters {
             let _ = writeln!(out, "const {name}: u32 = {value}u;");
         }
-        for (i, binding) in self.bindings.iter().enumerate() {
+        for (i, binding) in self.bindings().enumerate() {
             let (space, name, ty) = match binding {
                 Binding::Arena => ("storage, read_write", "arena", "array<f32>".to_owned()),
                 Binding::Params => ("uniform", "p", "Params".to_owned()),
                 Binding::Scalars => ("uniform", "scalars", format!("array<vec4<u32>, {}>", SCALARS / 4)),
-                Binding::Read(name, ty) => ("storage, read", *name, format!("array<{ty}>")),
-                Binding::Write(name, ty) => ("storage, read_write", *name, format!("array<{ty}>")),
+                Binding::Read(name, ty) => ("storage, read", name, format!("array<{ty}>")),
+                Binding::Write(name, ty) => ("storage, read_write", name, format!("array<{ty}>")),
             };
             let _ = writeln!(out, "@group(0) @binding({i}) var<{space}> {name}: {ty};");
         }

@@ -331,8 +331,7 @@ impl GpuInstance {
 
     /// The real elements of an output.
     fn read(&self, name: &str, dtype: DType) -> Result<&[u32], DeviceError> {
-        let asked: Vec<String> = self.reads.iter().map(|r| r.name.clone()).collect();
-        graph::validate::readable(&self.plan.layout, &asked, name, dtype)?;
+        graph::validate::readable(&self.plan.layout, self.reads.iter().map(|r| &r.name), name, dtype)?;
         let values = match self.flight.as_ref().and_then(|f| f.read.get()) {
             Some(Ok(values)) => values,
             Some(Err(error)) => return Err(error.clone()),

@@ -3,7 +3,6 @@
 use graph::backend::DeviceError;
 use wgpu::BufferUsages as U;
 
-use crate::agreement::dispatch;
 use crate::device::Gpu;
 use crate::select;
 
@@ -16,7 +15,7 @@ pub(crate) fn run(mut gpu: Gpu) -> Result<Gpu, DeviceError> {
     let pipeline = gpu.pipeline(&kernel)?;
     let arena = gpu.buffer("probe", 4 * LANES, U::STORAGE | U::COPY_SRC)?;
     let uniform = gpu.buffer("probe parameters", 64, U::UNIFORM)?;
-    dispatch(&gpu, &pipeline, &[arena.clone(), uniform.clone(), uniform], [(LANES / 64) as u32, 1, 1]);
+    gpu.dispatch(&pipeline, [&arena, &uniform, &uniform], [(LANES / 64) as u32, 1, 1]);
     let words = crate::copy::read(&gpu, &arena)?;
     // A lane that found nothing wrong leaves 1; one that did not run leaves 0.
     gpu.capabilities.exact_halves = words.iter().all(|w| *w == 1);

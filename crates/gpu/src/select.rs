@@ -63,43 +63,18 @@ impl Capabilities {
     }
 }
 
-const BASIC: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars];
-const ELEMENTS: &[Binding] =
-    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("elements", "f32")];
+const BASIC: &[Binding] = &[];
+const ELEMENTS: &[Binding] = &[Binding::Read("elements", "f32")];
 const NORM_QUANTISE: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
     Binding::Read("elements", "f32"),
     Binding::Write("acts", "vec4<u32>"),
     Binding::Write("meta_", "vec2<u32>"),
 ];
-const QUANTISE: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
-    Binding::Write("acts", "vec4<u32>"),
-    Binding::Write("meta_", "vec2<u32>"),
-];
-const TABLE: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
-    Binding::Read("w4", "vec4<u32>"),
-    Binding::Read("w1", "u32"),
-];
-const MATMUL_F32: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
-    Binding::Read("w4", "vec4<u32>"),
-    Binding::Read("w1", "u32"),
-    Binding::Read("elements", "f32"),
-];
+const QUANTISE: &[Binding] = &[Binding::Write("acts", "vec4<u32>"), Binding::Write("meta_", "vec2<u32>")];
+const TABLE: &[Binding] = &[Binding::Read("w4", "vec4<u32>"), Binding::Read("w1", "u32")];
+const MATMUL_F32: &[Binding] =
+    &[Binding::Read("w4", "vec4<u32>"), Binding::Read("w1", "u32"), Binding::Read("elements", "f32")];
 const MATMUL_I8: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
     Binding::Read("w4", "vec4<u32>"),
     Binding::Read("w1", "u32"),
     Binding::Read("elements", "f32"),
@@ -107,18 +82,12 @@ const MATMUL_I8: &[Binding] = &[
     Binding::Read("meta_", "vec2<u32>"),
 ];
 const GATED_F32: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
     Binding::Read("w4", "vec4<u32>"),
     Binding::Read("w1", "u32"),
     Binding::Read("up4", "vec4<u32>"),
     Binding::Read("up1", "u32"),
 ];
 const GATED_I8: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
     Binding::Read("w4", "vec4<u32>"),
     Binding::Read("w1", "u32"),
     Binding::Read("up4", "vec4<u32>"),
@@ -126,37 +95,19 @@ const GATED_I8: &[Binding] = &[
     Binding::Read("acts", "vec4<u32>"),
     Binding::Read("meta_", "vec2<u32>"),
 ];
-const KV_NORM: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
-    Binding::Write("kv", "u32"),
-    Binding::Read("q_gain", "f32"),
-    Binding::Read("k_gain", "f32"),
-];
-const KV: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("kv", "u32")];
-const KV_READ: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("kv", "u32")];
-const KV_PARTS: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
-    Binding::Read("kv", "u32"),
-    Binding::Write("parts", "f32"),
-];
-const PARTS: &[Binding] = &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Read("parts", "f32")];
-const CONV: &[Binding] = &[
-    Binding::Arena,
-    Binding::Params,
-    Binding::Scalars,
-    Binding::Read("elements", "f32"),
-    Binding::Write("ring", "f32"),
-];
+const KV_NORM: &[Binding] =
+    &[Binding::Write("kv", "u32"), Binding::Read("q_gain", "f32"), Binding::Read("k_gain", "f32")];
+const KV: &[Binding] = &[Binding::Write("kv", "u32")];
+const KV_READ: &[Binding] = &[Binding::Read("kv", "u32")];
+const KV_PARTS: &[Binding] = &[Binding::Read("kv", "u32"), Binding::Write("parts", "f32")];
+const PARTS: &[Binding] = &[Binding::Read("parts", "f32")];
+const CONV: &[Binding] = &[Binding::Read("elements", "f32"), Binding::Write("ring", "f32")];
 
-const DRAWN: &[Binding] =
-    &[Binding::Arena, Binding::Params, Binding::Scalars, Binding::Write("drawn", "u32")];
+const DRAWN: &[Binding] = &[Binding::Write("drawn", "u32")];
 
 const MATH: &str = include_str!("kernels/math.wgsl");
 const APPLY: &str = include_str!("kernels/apply.wgsl");
+const TOTAL: &str = include_str!("kernels/total.wgsl");
 const RMS_NORM: &str = include_str!("kernels/rms_norm.wgsl");
 const QUANTISE_BLOCK: &str = include_str!("kernels/quantise_block.wgsl");
 const HALF: &str = include_str!("kernels/half.wgsl");
@@ -173,10 +124,10 @@ pub(crate) const SEGMENTS: usize = 4;
 fn kernel(
     family: &'static str,
     parts: &'static [&'static str],
-    bindings: &'static [Binding],
+    own: &'static [Binding],
     parameters: &[(&'static str, u32)],
 ) -> Kernel {
-    Kernel { family, parts, bindings, parameters: parameters.to_vec() }
+    Kernel { family, parts, own, parameters: parameters.to_vec() }
 }
 
 /// Elementwise operations, as apply.wgsl numbers them.
@@ -230,8 +181,8 @@ pub(crate) fn rms_norm(capabilities: &Capabilities, width: usize, add: bool, qua
         ("QUANTISE", u32::from(quantise)),
     ];
     match quantise {
-        false => kernel("rms_norm", &[RMS_NORM], ELEMENTS, &parameters),
-        true => kernel("rms_norm_quantise", &[QUANTISE_BLOCK, RMS_NORM], NORM_QUANTISE, &parameters),
+        false => kernel("rms_norm", &[TOTAL, RMS_NORM], ELEMENTS, &parameters),
+        true => kernel("rms_norm_quantise", &[TOTAL, QUANTISE_BLOCK, RMS_NORM], NORM_QUANTISE, &parameters),
     }
 }
 
@@ -290,13 +241,7 @@ pub(crate) fn probe_halves() -> Kernel {
 
 /// Copies a buffer to another.
 pub(crate) fn copy() -> Kernel {
-    const BINDINGS: &[Binding] = &[
-        Binding::Arena,
-        Binding::Params,
-        Binding::Scalars,
-        Binding::Read("from_", "vec4<u32>"),
-        Binding::Write("to", "vec4<u32>"),
-    ];
+    const BINDINGS: &[Binding] = &[Binding::Read("from_", "vec4<u32>"), Binding::Write("to", "vec4<u32>")];
     kernel("copy", &[include_str!("kernels/copy.wgsl")], BINDINGS, &[])
 }
 
@@ -446,7 +391,7 @@ pub(crate) fn kv_write(kv: KvKernel) -> Kernel {
 pub(crate) fn rope_kv(capabilities: &Capabilities, kv: KvKernel, norm: bool) -> Kernel {
     let mut parameters = kv.storing(norm_lanes(capabilities, kv.k_dim));
     parameters.push(("NORM", u32::from(norm)));
-    let parts = &[KV_PART, KV_STORE, include_str!("kernels/rope_kv.wgsl")];
+    let parts = &[TOTAL, KV_PART, KV_STORE, include_str!("kernels/rope_kv.wgsl")];
     let (family, bindings) = if norm { ("norm_rope_kv", KV_NORM) } else { ("rope_kv", KV) };
     kernel(family, parts, bindings, &parameters)
 }

@@ -9,8 +9,8 @@ use crate::graph::{Graph, Node, NodeId, Port, PortId, PortKind, ScalarId, Source
 /// input of the same name. Run one after another the parts compute what the whole does, operation for operation.
 ///
 /// # Errors
-/// There is no such output, the outputs are not in the order of the computation, or a later part uses another value of
-/// an earlier one.
+/// There is no such output, an output is not computed, those to cut at are not in the order of the computation, or a later
+/// part uses another value of an earlier one.
 pub fn cut(graph: &Graph, at: &[&str]) -> Result<Vec<Graph>, String> {
     let mut bounds = vec![];
     for name in at {
@@ -36,7 +36,7 @@ pub fn cut(graph: &Graph, at: &[&str]) -> Result<Vec<Graph>, String> {
         for node in &graph.nodes[start..end] {
             part.node(node)?;
         }
-        part.outputs(start..end);
+        part.outputs(start..end)?;
         parts.push(part.graph);
         before = next;
     }
@@ -120,17 +120,17 @@ impl<'g> Part<'g> {
     }
 
     /// The outputs of the whole that nodes of this part give.
-    fn outputs(&mut self, nodes: std::ops::Range<usize>) {
+    fn outputs(&mut self, nodes: std::ops::Range<usize>) -> Result<(), String> {
         for port in self.whole.ports.iter().filter(|p| p.kind == PortKind::Output) {
             let Source::Node(node, _) = self.whole.value(self.whole.base(port.value)).source else {
-                continue;
+                return Err(format!("output `{}` is not computed", port.name));
             };
-            if nodes.contains(&(node.0 as usize))
-                && let Ok(value) = self.operand(port.value)
-            {
+            if nodes.contains(&(node.0 as usize)) {
+                let value = self.operand(port.value)?;
                 self.graph.ports.push(Port { value, ..port.clone() });
             }
         }
+        Ok(())
     }
 }
 

@@ -305,11 +305,16 @@ fn find<'a, T>(given: &[(&str, &'a [T])], name: &str) -> Result<&'a [T], DeviceE
 ///
 /// # Errors
 /// [`DeviceError::Binding`] naming the output.
-pub fn readable(layout: &StepLayout, asked: &[String], name: &str, dtype: DType) -> Result<(), DeviceError> {
+pub fn readable<'a>(
+    layout: &StepLayout,
+    asked: impl IntoIterator<Item = &'a String>,
+    name: &str,
+    dtype: DType,
+) -> Result<(), DeviceError> {
     match layout.outputs.iter().find(|(n, _)| n == name) {
         None => refuse(name, "is not an output of this plan"),
         Some((_, is)) if *is != dtype => refuse(name, format!("is {is}, not {dtype}")),
-        Some(_) if asked.iter().any(|n| n == name) => Ok(()),
+        Some(_) if asked.into_iter().any(|n| n == name) => Ok(()),
         Some(_) => refuse(name, "was not asked for when the step was encoded"),
     }
 }

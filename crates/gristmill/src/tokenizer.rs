@@ -50,13 +50,7 @@ fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
         add_eos: m.get::<bool>("tokenizer.ggml.add_eos_token")?,
         add_space_prefix: m.get::<bool>("tokenizer.ggml.add_space_prefix")?,
         remove_extra_whitespaces: m.get::<bool>("tokenizer.ggml.remove_extra_whitespaces")?,
-        // Bytes, signed or not.
-        charsmap: m
-            .get::<Vec<i32>>("tokenizer.ggml.precompiled_charsmap")?
-            .unwrap_or_default()
-            .iter()
-            .map(|&byte| byte as u8)
-            .collect(),
+        charsmap: m.get::<Vec<u8>>("tokenizer.ggml.precompiled_charsmap")?.unwrap_or_default(),
         lowercase: m.get::<bool>("tokenizer.ggml.normalizer.lowercase")?,
         strip_accents: m.get::<bool>("tokenizer.ggml.normalizer.strip_accents")?,
         chat_template: text("tokenizer.chat_template")?,

@@ -343,6 +343,11 @@ from_value! {
     };
     Vec<u32>: "an array of unsigned 32-bit integers", v => <&Array>::from_value(v)?.ints();
     Vec<i32>: "an array of 32-bit integers", v => <&Array>::from_value(v)?.ints();
+    // Writers that have no unsigned ones store them signed.
+    Vec<u8>: "an array of bytes", v => match <&Array>::from_value(v)? {
+        Array::I8(x) => Some(x.iter().map(|byte| byte.cast_unsigned()).collect()),
+        array => array.ints(),
+    };
     Vec<u64>: "an array of unsigned integers", v => <&Array>::from_value(v)?.ints();
     Vec<usize>: "an array of unsigned integers", v => <&Array>::from_value(v)?.ints();
     &'a [f32]: "an array of f32", v => match v {
@@ -397,6 +402,11 @@ mod tests {
             message(m.require::<i64>("big").unwrap_err()),
             "metadata key \"big\" should hold an integer, but holds the u64 18446744073709551615"
         );
+        assert_eq!(
+            message(m.require::<Vec<u8>>("signed").unwrap_err()),
+            "metadata key \"signed\" should hold an array of bytes, but holds an array of 2 i32"
+        );
+        assert_eq!(Vec::<u8>::from_value(&Value::Array(Array::I8(vec![-1, 2]))), Some(vec![255, 2]));
         assert_eq!(
             message(m.require::<Vec<u32>>("signed").unwrap_err()),
             "metadata key \"signed\" should hold an array of unsigned 32-bit integers, but holds an array of 2 i32"

@@ -8,8 +8,6 @@ struct Params {
     weight_at: u32, eps: f32, inner: u32,
 }
 
-var<workgroup> sums: array<f32, LANES>;
-
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -35,15 +33,7 @@ fn main(
 //#end
             sum = fma(x, x, sum);
         }
-        sums[lane] = sum;
-        for (var half = LANES / 2u; half > 0u; half = half / 2u) {
-            workgroupBarrier();
-            if (lane < half) {
-                sums[lane] = sums[lane] + sums[lane + half];
-            }
-        }
-        workgroupBarrier();
-        let scale = 1.0 / sqrt(sums[0] / f32(p.width) + p.eps);
+        let scale = 1.0 / sqrt(total(sum, lane) / f32(p.width) + p.eps);
         for (var i = lane; i < p.width; i += LANES) {
 //#if ADD == 1
             let x = arena[sum_at + i];

@@ -12,23 +12,13 @@ struct Params {
 }
 
 //#if NORM == 1
-var<workgroup> sums: array<f32, LANES>;
-
 fn norm(is_query: bool, lane: u32) {
     var sum = 0.0;
     for (var i = lane; i < DK; i += LANES) {
         let x = row_values[i];
         sum = fma(x, x, sum);
     }
-    sums[lane] = sum;
-    for (var half_ = LANES / 2u; half_ > 0u; half_ = half_ / 2u) {
-        workgroupBarrier();
-        if (lane < half_) {
-            sums[lane] = sums[lane] + sums[lane + half_];
-        }
-    }
-    workgroupBarrier();
-    let scale = 1.0 / sqrt(sums[0] / f32(p.width) + select(p.k_eps, p.q_eps, is_query));
+    let scale = 1.0 / sqrt(total(sum, lane) / f32(p.width) + select(p.k_eps, p.q_eps, is_query));
     for (var i = lane; i < DK; i += LANES) {
         var gain = 0.0;
         if (is_query) {
