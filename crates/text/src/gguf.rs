@@ -10,7 +10,7 @@ use crate::pre_tokenize::PreTokenizer;
 use crate::rwkv::{self, Rwkv};
 use crate::spm::{self, Spm};
 use crate::tokenizer::{Model, Parts, SpecialTokens, Tokenizer};
-use crate::unigram::{Shape, Step, Unigram};
+use crate::unigram::{self, Shape, Step, Unigram};
 use crate::vocab::{Kind, Rules, Token, Vocab};
 
 /// The `tokenizer.*` keys of a GGUF file, as they stand in it. Keys the file lacks are `None` or empty.
@@ -68,6 +68,25 @@ pub struct GgufVocab {
 impl GgufVocab {
     pub(crate) fn kind(&self, id: usize) -> Result<Kind, TokenizerError> {
         self.token_types.get(id).map_or(Ok(Kind::Normal), |&value| Kind::from_gguf(id, value))
+    }
+
+    /// The special tokens, but for those that end generation by their names.
+    pub(crate) fn special(&self, add_bos: bool) -> SpecialTokens {
+        SpecialTokens {
+            bos: self.bos,
+            eos: self.eos,
+            unknown: self.unknown,
+            padding: self.padding,
+            add_bos,
+            add_eos: self.add_eos.unwrap_or(false),
+            ends: [self.eos, self.eot, self.eom].into_iter().flatten().collect(),
+        }
+    }
+
+    /// Names and sources of the chat templates.
+    pub(crate) fn chat_templates(&self) -> impl Iterator<Item = (&str, &str)> {
+        let default = self.chat_template.iter().map(|source| ("default", source.as_str()));
+        default.chain(self.named_chat_templates.iter().map(|(name, source)| (name.as_str(), source.as_str())))
     }
 }
 
@@ -179,16 +198,12 @@ fn unigram(file: GgufVocab) -> Result<Tokenizer, TokenizerError> {
     // GGUF has no place for this: in every model that has it, the mask takes the white space before it.
     vocab.set_rules("<mask>", Rules { lstrip: true, ..Rules::default() });
     let unknown = file.unknown.or_else(|| vocab.find(Kind::Unknown));
-    let mut bytes = [None; 256];
-    for (id, token) in vocab.iter().filter(|(_, token)| token.kind == Kind::Byte) {
-        bytes[token.bytes[0] as usize] = Some(id);
-    }
-    let bytes: Option<Vec<u32>> = bytes.into_iter().collect();
+    let bytes = vocab.iter().filter(|(_, token)| token.kind == Kind::Byte);
+    let bytes = unigram::all_bytes(bytes.map(|(id, token)| (token.bytes[0], id)));
     let mut steps = Vec::new();
     if !file.charsmap.is_empty() {
         steps.push(Step::Charsmap(Charsmap::new(&file.charsmap)?));
     }
-    // Where the file is silent, as SentencePiece does by default.
     match file.remove_extra_whitespaces {
         Some(true) => steps.push(Step::ExtraSpaces),
         Some(false) => {}
@@ -198,7 +213,6 @@ fn unigram(file: GgufVocab) -> Result<Tokenizer, TokenizerError> {
     let space_prefix = file.add_space_prefix.unwrap_or(true);
     let shape = Shape { steps, split_white_space: false, space_prefix, split_spaces: true };
     let scores = file.scores.iter().map(|&score| f64::from(score)).collect();
-    let bytes = bytes.and_then(|bytes| bytes.into_boxed_slice().try_into().ok());
     let model = Unigram::new(&vocab, &file.tokens, scores, unknown, bytes, shape)?;
     let add_bos = file.add_bos.unwrap_or(false);
     let file = GgufVocab { add_eos: file.add_eos.or(Some(file.eos.is_some())), ..file };
@@ -212,19 +226,11 @@ fn finish(
     add_bos: bool,
     strip_first_space: bool,
 ) -> Result<Tokenizer, TokenizerError> {
-    let mut special = SpecialTokens {
-        bos: file.bos,
-        eos: file.eos,
-        unknown: file.unknown,
-        padding: file.padding,
-        add_bos,
-        add_eos: file.add_eos.unwrap_or(false),
-        ends: [file.eos, file.eot, file.eom].into_iter().flatten().collect(),
-    };
+    let mut special = file.special(add_bos);
     special.add_named_ends(&vocab);
     let around = special.around()?;
-    let default = file.chat_template.map(|source| ("default".to_owned(), source));
-    let chat_templates = default.into_iter().chain(file.named_chat_templates).collect();
+    let chat_templates = file.chat_templates();
+    let chat_templates = chat_templates.map(|(name, source)| (name.to_owned(), source.to_owned())).collect();
     Tokenizer::from_parts(Parts { model, vocab, special, around, chat_templates, strip_first_space })
 }
 

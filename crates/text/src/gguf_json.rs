@@ -3,7 +3,7 @@
 use crate::bpe::split_merges;
 use crate::gguf::GgufVocab;
 use crate::spm;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Around, Tokenizer};
 use crate::vocab::Kind;
 use crate::{JsonFiles, TokenizerError};
 use serde_json::{Value, json};
@@ -26,21 +26,15 @@ pub(crate) fn word_piece(file: &GgufVocab) -> Result<Tokenizer, TokenizerError> 
     }
     let named = |id: Option<u32>, name: &str| {
         let found = id.map(|id| id as usize).or_else(|| tokens.iter().position(|token| token == name));
-        found.map(|id| tokens[id].clone()).ok_or_else(|| {
+        found.ok_or_else(|| {
             TokenizerError::BadVocab(format!("there is no {name} token, which texts for BERT need"))
         })
     };
     let first = named(file.bos.or(file.class), "[CLS]")?;
     let last = named(file.separator.or(file.eos), "[SEP]")?;
     let unknown = named(file.unknown, "[UNK]")?;
-    let around: Vec<Value> = [(file.add_bos, first), (Some(true), String::new()), (file.add_eos, last)]
-        .into_iter()
-        .filter(|(add, _)| add.unwrap_or(true))
-        .map(|(_, name)| match name.as_str() {
-            "" => json!({"Sequence": {"id": "A", "type_id": 0}}),
-            name => json!({"SpecialToken": {"id": name, "type_id": 0}}),
-        })
-        .collect();
+    let around =
+        [file.add_bos.unwrap_or(true).then_some(first), file.add_eos.unwrap_or(true).then_some(last)];
     let source = json!({
         "normalizer": {
             "type": "BertNormalizer",
@@ -53,7 +47,7 @@ pub(crate) fn word_piece(file: &GgufVocab) -> Result<Tokenizer, TokenizerError> 
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
         "model": {
             "type": "WordPiece",
-            "unk_token": unknown,
+            "unk_token": tokens[unknown],
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
             "vocab": ids_of(&tokens)?,
@@ -67,11 +61,8 @@ pub(crate) fn words(file: &GgufVocab) -> Result<Tokenizer, TokenizerError> {
     let texts = file.tokens.iter().enumerate().map(|(id, text)| Ok(utf8(id, text)?.to_owned()));
     let tokens = texts.collect::<Result<Vec<_>, TokenizerError>>()?;
     let unknown = file.unknown.and_then(|id| tokens.get(id as usize));
-    let around = [(file.add_bos, file.bos), (Some(true), None), (file.add_eos, file.eos)];
-    let around = around.into_iter().filter(|(add, _)| add.unwrap_or(false)).map(|(_, id)| match id {
-        None => json!({"Sequence": {"id": "A", "type_id": 0}}),
-        Some(id) => json!({"SpecialToken": {"id": tokens[id as usize], "type_id": 0}}),
-    });
+    let Around { before, after } = file.special(file.add_bos.unwrap_or(false)).around()?;
+    let around = [before, after].map(|ids| ids.first().map(|&id| id as usize));
     let source = json!({
         "normalizer": if file.lowercase == Some(true) { json!({"type": "Lowercase"}) } else { Value::Null },
         "pre_tokenizer": {"type": "WhitespaceSplit"},
@@ -83,7 +74,6 @@ pub(crate) fn words(file: &GgufVocab) -> Result<Tokenizer, TokenizerError> {
             "merges": split_merges(&file.merges)?,
         },
     });
-    let around = around.collect();
     through_json(file, source, &tokens, around)
 }
 
@@ -102,12 +92,12 @@ fn ids_of(tokens: &[String]) -> Result<Value, TokenizerError> {
     Ok(ids.into())
 }
 
-/// Completes `source` with the special tokens and what `around` says to add, and reads it.
+/// Completes `source` with the special tokens and with those that are added before and behind a text, and reads it.
 fn through_json(
     file: &GgufVocab,
     mut source: Value,
     tokens: &[String],
-    around: Vec<Value>,
+    [before, after]: [Option<usize>; 2],
 ) -> Result<Tokenizer, TokenizerError> {
     let mut added = Vec::new();
     for (id, text) in tokens.iter().enumerate() {
@@ -119,24 +109,30 @@ fn through_json(
             }));
         }
     }
-    let mut special = serde_json::Map::new();
-    for name in around.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
-        let id = tokens.iter().position(|token| token == name);
-        special.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
-    }
+    let special = [before, after].into_iter().flatten().map(|id| {
+        let name = &tokens[id];
+        (name.clone(), json!({"id": name, "ids": [id], "tokens": [name]}))
+    });
+    let special: serde_json::Map<String, Value> = special.collect();
+    let piece = |id: usize| json!({"SpecialToken": {"id": tokens[id], "type_id": 0}});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let single: Vec<Value> = before.map(piece).into_iter().chain([text]).chain(after.map(piece)).collect();
     source["added_tokens"] = added.into();
     source["post_processor"] =
-        json!({"type": "TemplateProcessing", "single": around, "pair": [], "special_tokens": special});
+        json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special});
     let bytes = serde_json::to_vec(&source).map_err(|e| TokenizerError::BadVocab(e.to_string()))?;
     let name = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize));
+    let templates = file.chat_templates();
+    let templates = templates.map(|(name, source)| json!({"name": name, "template": source}));
     let config = json!({
         "bos_token": name(file.bos), "eos_token": name(file.eos), "unk_token": name(file.unknown),
-        "pad_token": name(file.padding),
+        "pad_token": name(file.padding), "chat_template": templates.collect::<Vec<_>>(),
     });
+    let generation = json!({"eos_token_id": file.special(false).ends});
     Tokenizer::from_json(JsonFiles {
         tokenizer: &bytes,
         tokenizer_config: Some(config.to_string().as_bytes()),
-        chat_template: file.chat_template.as_deref(),
+        generation_config: Some(generation.to_string().as_bytes()),
         ..JsonFiles::default()
     })
 }

@@ -124,16 +124,15 @@ fn check_expressions(tokens: &Tokens<'_>, name: &str) -> Result<Vec<usize>, Temp
             }
             Token::VariableEnd | Token::BlockEnd => {
                 let [level] = levels.as_mut_slice() else { return Err(unmatched()) };
-                level.end_part();
-                levels = vec![Level::default()];
+                *level = Level::default();
             }
             Token::Comma | Token::Colon | Token::Assign => {
-                levels.iter_mut().last().into_iter().for_each(Level::end_part)
+                levels.last_mut().ok_or_else(unmatched)?.end_part()
             }
-            Token::Ident("and" | "or" | "not" | "in" | "is" | "if" | "else") => add_operator(&mut levels),
-            Token::Ident(_) | Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => {}
+            Token::Ident(word) if !matches!(*word, "and" | "or" | "not" | "in" | "is" | "if" | "else") => {}
+            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => {}
             Token::Str(_) | Token::String(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_) => {}
-            _ => add_operator(&mut levels),
+            _ => levels.last_mut().ok_or_else(unmatched)?.operators += 1,
         }
         let depth: usize = levels.iter().map(|level| level.operators + level.inner + 1).sum();
         if levels.len() > MAX_DEPTH || depth > MAX_DEPTH {
@@ -141,12 +140,6 @@ fn check_expressions(tokens: &Tokens<'_>, name: &str) -> Result<Vec<usize>, Temp
         }
     }
     Ok(closes)
-}
-
-fn add_operator(levels: &mut [Level]) {
-    if let Some(level) = levels.last_mut() {
-        level.operators += 1;
-    }
 }
 
 /// Where filters go, by the offset in the source.

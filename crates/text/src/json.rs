@@ -104,7 +104,7 @@ impl Tokenizer {
         }
         let chat_templates = match files.chat_template {
             Some(source) => vec![("default".to_owned(), source.to_owned())],
-            None => read_templates(&tokenizer_config["chat_template"]),
+            None => read_templates(&tokenizer_config["chat_template"])?,
         };
         let strip_first_space = match scheme {
             Scheme::Metaspace { strip_first_space, .. } => strip_first_space,
@@ -366,14 +366,21 @@ fn read_special(
             message: format!("{role}_token `{name}` is not in the vocabulary"),
         })
     };
-    let flag = |key: &str| tokenizer_config[key].as_bool().unwrap_or(false);
+    let flag = |key: &str| match &tokenizer_config[key] {
+        Value::Null => Ok(false),
+        Value::Bool(flag) => Ok(*flag),
+        other => Err(TokenizerError::BadJson {
+            file: "tokenizer_config.json",
+            message: format!("`{key}` is {other}, not true or false"),
+        }),
+    };
     let mut special = SpecialTokens {
         bos: id("bos")?,
         eos: id("eos")?,
         unknown: id("unk")?,
         padding: id("pad")?,
-        add_bos: flag("add_bos_token"),
-        add_eos: flag("add_eos_token"),
+        add_bos: flag("add_bos_token")?,
+        add_eos: flag("add_eos_token")?,
         ends: Vec::new(),
     };
     special.ends.extend(special.eos);
@@ -389,14 +396,19 @@ fn read_special(
 }
 
 /// One template, or a list of named ones.
-fn read_templates(value: &Value) -> Vec<(String, String)> {
+fn read_templates(value: &Value) -> Result<Vec<(String, String)>, TokenizerError> {
     let named =
         |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()));
-    match value {
-        Value::String(source) => vec![("default".to_owned(), source.clone())],
-        Value::Array(entries) => entries.iter().filter_map(named).collect(),
-        _ => Vec::new(),
-    }
+    let templates = match value {
+        Value::Null => Some(Vec::new()),
+        Value::String(source) => Some(vec![("default".to_owned(), source.clone())]),
+        Value::Array(entries) => entries.iter().map(named).collect(),
+        _ => None,
+    };
+    templates.ok_or_else(|| TokenizerError::BadJson {
+        file: "tokenizer_config.json",
+        message: "`chat_template` is neither a text nor a list of names and templates".to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::pre_tokenize::{JsonStage, PreTokenizer};
 use crate::tokenizer::Around;
 use crate::vocab::{Rules, Vocab};
 use serde_json::Value;
-use std::borrow::Cow;
 
 /// The tokenizer `source` describes, when it is byte-level BPE of a shape known here.
 pub(crate) fn read(source: &Value, vocab: &Vocab, raw: &[Vec<u8>]) -> Option<(Bpe, Around)> {
@@ -68,9 +67,7 @@ fn stages(value: &Value) -> Option<(Vec<JsonStage<'_>>, bool)> {
     let alone = steps.len() == 1;
     let (mut stages, mut bytes, mut prefix) = (Vec::new(), false, false);
     for step in steps {
-        let mut add = |pattern: Cow<'_, str>, drop_between| {
-            stages.push(JsonStage { pattern: pattern.into_owned().into(), drop_between });
-        };
+        let mut add = |pattern, drop_between| stages.push(JsonStage { pattern, drop_between });
         // Bytes come last.
         if std::mem::replace(&mut bytes, step["type"] == "ByteLevel") {
             return None;
@@ -83,18 +80,18 @@ fn stages(value: &Value) -> Option<(Vec<JsonStage<'_>>, bool)> {
                     return None;
                 }
                 if step["use_regex"] != false {
-                    add(GPT2_PATTERN.into(), false);
+                    add(GPT2_PATTERN, false);
                 }
             }
-            "Digits" if step["individual_digits"] == true => add(r"\p{N}".into(), false),
-            "Digits" => add(r"\p{N}+".into(), false),
+            "Digits" if step["individual_digits"] == true => add(r"\p{N}", false),
+            "Digits" => add(r"\p{N}+", false),
             "Split" => {
                 let drop_between = match (step["behavior"].as_str()?, step["invert"] == true) {
                     ("Isolated", _) => false,
                     ("Removed", true) => true,
                     _ => return None,
                 };
-                add(step["pattern"]["Regex"].as_str()?.into(), drop_between);
+                add(step["pattern"]["Regex"].as_str()?, drop_between);
             }
             _ => return None,
         }

@@ -4,9 +4,9 @@
 use crate::TokenizerError;
 use crate::charsmap::Charsmap;
 use crate::json_bpe::{around, steps};
-use crate::spm::SPACE;
+use crate::spm::{self, SPACE};
 use crate::tokenizer::Around;
-use crate::unigram::{Shape, Step, Unigram};
+use crate::unigram::{self, Shape, Step, Unigram};
 use crate::vocab::Vocab;
 use serde_json::Value;
 
@@ -29,21 +29,13 @@ pub(crate) fn read(source: &Value, vocab: &Vocab, raw: &[Vec<u8>]) -> Option<(Un
         Value::Null => None,
         id => Some(u32::try_from(id.as_u64()?).ok().filter(|&id| (id as usize) < scores.len())?),
     };
-    let bytes = if model["byte_fallback"] == true { Some(bytes(raw)?) } else { None };
+    let byte = |(text, id): (&Vec<u8>, u32)| Some((spm::byte_token(0, text).ok()?, id));
+    let bytes = match model["byte_fallback"] == true {
+        true => Some(unigram::all_bytes(raw.iter().zip(0..).filter_map(byte))?),
+        false => None,
+    };
     let around = around(&source["post_processor"])?;
     Some((Unigram::new(vocab, raw, scores, unknown, bytes, shape).ok()?, around))
-}
-
-/// The tokens of bytes; `None` when there are not all of them.
-fn bytes(raw: &[Vec<u8>]) -> Option<Box<[u32; 256]>> {
-    let mut found = [None; 256];
-    for (text, id) in raw.iter().zip(0..) {
-        if let Ok(byte) = crate::spm::byte_token(0, text) {
-            found[byte as usize] = Some(id);
-        }
-    }
-    let found: Option<Vec<u32>> = found.into_iter().collect();
-    found?.into_boxed_slice().try_into().ok()
 }
 
 fn step(value: &Value) -> Option<Step> {

@@ -43,7 +43,7 @@ pub(crate) struct PreTokenizer {
 
 /// A pass as `tokenizer.json` describes it.
 pub(crate) struct JsonStage<'p> {
-    pub(crate) pattern: Cow<'p, str>,
+    pub(crate) pattern: &'p str,
     /// What the pattern does not find is dropped.
     pub(crate) drop_between: bool,
 }
@@ -95,7 +95,7 @@ impl PreTokenizer {
         let stages = stages.into_iter().map(|JsonStage { pattern, drop_between }| {
             let words = [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)"].iter().find_map(|tail| pattern.strip_suffix(tail));
             let rule = if words.is_some() { Rule::SpaceRuns } else { Rule::Plain };
-            let stage = Stage::new(&[&plain_repetition(words.unwrap_or(&pattern))?], rule)?;
+            let stage = Stage::new(&[&plain_repetition(words.unwrap_or(pattern))?], rule)?;
             Some(Stage { drop_between, ..stage })
         });
         Some(Self { stages: stages.collect::<Option<_>>()?, whole_tokens, nfc, prefix_space })
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn possessive_repetition() {
         let stage = |pattern: &'static str| {
-            let stage = JsonStage { pattern: pattern.into(), drop_between: false };
+            let stage = JsonStage { pattern, drop_between: false };
             PreTokenizer::from_json([stage], false, false, false)
         };
         let pattern = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";

@@ -15,6 +15,14 @@ pub(crate) struct Style {
     pub(crate) sort_keys: bool,
 }
 
+impl Style {
+    /// The most bytes that are written around a value so deep: the line before it, or behind it, and what separates it.
+    pub(crate) fn around(&self, depth: usize) -> usize {
+        let separators = self.separators.as_ref().map_or(0, |(item, key)| item.len() + key.len());
+        separators + self.indent.as_ref().map_or(0, String::len).saturating_mul(depth)
+    }
+}
+
 /// Writes `value` in `style`.
 pub(crate) fn dumps(value: &Value, style: &Style) -> String {
     let (item, key) = style.separators.clone().unwrap_or_else(|| {

@@ -426,7 +426,7 @@ fn to_json(state: &State<'_, '_>, value: &Jinja, args: Kwargs) -> Result<Jinja, 
         sort_keys: args.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     args.assert_all_used()?;
-    let value = plain(state, value, DEEPEST)?;
+    let value = plain(state, value, &style, 0)?;
     Ok(Jinja::from(python::dumps(&value, &style)))
 }
 
@@ -438,25 +438,28 @@ const DEEPEST: usize = 100;
 /// Bytes of a text that cost as much as a step.
 const BYTES_PER_FUEL: u64 = 64;
 
-/// The value as JSON has it, for as long as there is fuel: a list that was joined to itself a few times is longer than any
-/// memory, and small until something walks it.
-fn plain(state: &State<'_, '_>, value: &Jinja, depth: usize) -> Result<Value, Error> {
+/// The value as JSON has it, for as long as there is fuel, which pays for all that is written in `style`: a list that was
+/// joined to itself a few times is longer than any memory, and small until something walks it. `depth` is how many lists and
+/// mappings it lies in.
+fn plain(state: &State<'_, '_>, value: &Jinja, style: &Style, depth: usize) -> Result<Value, Error> {
     let not_json =
         |what: String| Error::new(ErrorKind::BadSerialization, format!("tojson: {what} is not JSON"));
-    let length = value.as_str().map_or(0, str::len) as u64;
+    let length = value.as_str().map_or(0, str::len).saturating_add(style.around(depth)) as u64;
     state.consume_fuel(1 + length / BYTES_PER_FUEL)?;
-    let depth = depth.checked_sub(1).ok_or_else(|| not_json("something as deep as this".to_owned()))?;
+    if depth == DEEPEST {
+        return Err(not_json("something as deep as this".to_owned()));
+    }
     Ok(match value.kind() {
         ValueKind::None => Value::Null,
         ValueKind::Undefined => return Err(not_json("an undefined value".to_owned())),
         ValueKind::Seq | ValueKind::Iterable => {
-            let items = value.try_iter()?.map(|item| plain(state, &item, depth));
+            let items = value.try_iter()?.map(|item| plain(state, &item, style, depth + 1));
             Value::Array(items.collect::<Result<_, _>>()?)
         }
         ValueKind::Map => {
             let mut map = Map::new();
             for key in value.try_iter()? {
-                let item = plain(state, &value.get_item(&key)?, depth)?;
+                let item = plain(state, &value.get_item(&key)?, style, depth + 1)?;
                 map.insert(key_of(state, &key)?, item);
             }
             Value::Object(map)
@@ -467,10 +470,12 @@ fn plain(state: &State<'_, '_>, value: &Jinja, depth: usize) -> Result<Value, Er
 
 /// A key as Python writes it.
 fn key_of(state: &State<'_, '_>, key: &Jinja) -> Result<String, Error> {
-    Ok(match key.as_str() {
-        Some(text) => text.to_owned(),
-        None => python::dumps(&plain(state, key, 1)?, &Style::default()),
-    })
+    if let Some(text) = key.as_str() {
+        state.consume_fuel(text.len() as u64 / BYTES_PER_FUEL)?;
+        return Ok(text.to_owned());
+    }
+    let style = Style::default();
+    Ok(python::dumps(&plain(state, key, &style, DEEPEST - 1)?, &style))
 }
 
 /// What a template takes where conversations can be written in several ways.

@@ -105,6 +105,16 @@ pub(crate) struct Unigram {
     shape: Shape,
 }
 
+/// The tokens of the bytes, by bytes and tokens; `None` when there are not all of them.
+pub(crate) fn all_bytes(tokens: impl Iterator<Item = (u8, u32)>) -> Option<Box<[u32; 256]>> {
+    let mut found = [None; 256];
+    for (byte, id) in tokens {
+        found[byte as usize] = Some(id);
+    }
+    let found: Option<Vec<u32>> = found.into_iter().collect();
+    found?.into_boxed_slice().try_into().ok()
+}
+
 /// The best way to a place in the text.
 #[derive(Clone, Copy)]
 struct Best {

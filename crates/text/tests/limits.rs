@@ -249,6 +249,46 @@ fn special_tokens_are_added_as_the_file_says() {
     assert!(matches!(Tokenizer::from_gguf(vocab), Err(TokenizerError::BadVocab(_))));
 }
 
+/// Vocabularies that are read by way of a `tokenizer.json` lose nothing of what the file says.
+#[test]
+fn plain_words_keep_what_the_file_says() {
+    let tokens = ["<unk>", "a", "<first>", "<last>", "<turn>", "<message>"];
+    let vocab = GgufVocab {
+        model: "whitespace".into(),
+        tokens: tokens.map(|text| text.as_bytes().to_vec()).into(),
+        token_types: vec![2, 1, 3, 3, 3, 3],
+        unknown: Some(0),
+        bos: Some(2),
+        eos: Some(3),
+        eot: Some(4),
+        eom: Some(5),
+        chat_template: Some("one".into()),
+        named_chat_templates: vec![("tool_use".into(), "two".into())],
+        ..GgufVocab::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(vocab.clone()).unwrap();
+    assert_eq!(tokenizer.special().ends, [3, 4, 5]);
+    assert_eq!(tokenizer.chat_template(), Some("one"));
+    assert_eq!(tokenizer.chat_template_named("tool_use"), Some("two"));
+    for (bos, eos, expected) in [
+        (None, None, &[1, 1][..]),
+        (Some(true), None, &[2, 1, 1]),
+        (Some(false), Some(true), &[1, 1, 3]),
+        (Some(true), Some(true), &[2, 1, 1, 3]),
+    ] {
+        let vocab = GgufVocab { add_bos: bos, add_eos: eos, ..vocab.clone() };
+        let ids = Tokenizer::from_gguf(vocab).unwrap().encode("a a", EncodeOptions::default()).unwrap();
+        assert_eq!(ids, expected);
+    }
+    let none = [
+        GgufVocab { add_bos: Some(true), bos: None, ..vocab.clone() },
+        GgufVocab { add_eos: Some(true), eos: None, ..vocab },
+    ];
+    for vocab in none {
+        assert!(matches!(Tokenizer::from_gguf(vocab), Err(TokenizerError::BadVocab(_))));
+    }
+}
+
 #[test]
 fn bad_vocabularies_are_refused() {
     let good = gguf_vocab(&goldens_gguf().join("gpt2.gguf"));
@@ -400,6 +440,35 @@ proptest! {
             prop_assert_eq!(tokenizer.decode(&ids, skip_special), stream(tokenizer, &ids, skip_special));
         }
     }
+}
+
+#[test]
+fn a_configuration_of_another_form_is_refused_by_name() {
+    let tokenizer = std::fs::read(goldens().join("gpt2/tokenizer.json")).unwrap();
+    let open = |config: &str| {
+        let tokenizer_config = Some(config.as_bytes());
+        Tokenizer::from_json(JsonFiles { tokenizer: &tokenizer, tokenizer_config, ..JsonFiles::default() })
+    };
+    for (config, key) in [
+        (r#"{"add_bos_token": "true"}"#, "add_bos_token"),
+        (r#"{"add_eos_token": 1}"#, "add_eos_token"),
+        (r#"{"chat_template": 1}"#, "chat_template"),
+        (r#"{"chat_template": {"default": "x"}}"#, "chat_template"),
+        (
+            r#"{"chat_template": [{"name": "default", "template": "x"}, {"name": "tool_use"}]}"#,
+            "chat_template",
+        ),
+    ] {
+        let message = open(config).unwrap_err().to_string();
+        assert!(
+            message.starts_with("tokenizer_config.json: ") && message.contains(key),
+            "{config}: {message}"
+        );
+    }
+    let null = r#"{"add_bos_token": null, "add_eos_token": null, "chat_template": null}"#;
+    assert_eq!(open(null).unwrap().chat_template(), None);
+    let named = open(r#"{"chat_template": [{"name": "tool_use", "template": "x"}]}"#).unwrap();
+    assert_eq!((named.chat_template(), named.chat_template_named("tool_use")), (None, Some("x")));
 }
 
 /// What the `tokenizers` crate panics on is an error like any other.

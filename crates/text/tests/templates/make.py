@@ -3,45 +3,13 @@
 Run with a Python that has jinja2; the result is committed, so that tests need no Python.
 """
 
-import datetime
 import json
 import pathlib
+import sys
 
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "tests/oracle"))
 
-NOW = datetime.datetime(2026, 3, 7, 15, 4, 5)
-
-
-class Generation(Extension):
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
-    def _body(self, caller):
-        return caller()
-
-
-def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def raise_exception(message):
-    raise TemplateError(message)
-
-
-def environment():
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    env.filters["tojson"] = tojson
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda fmt: NOW.strftime(fmt)
-    return env
-
+from chat_templates import Raised, environment
 
 PLAIN = [
     {"role": "system", "content": "Be brief."},
@@ -202,7 +170,7 @@ def main():
                 messages=messages, tools=tools, documents=None, **variables
             )
             case["expected"] = rendered
-        except TemplateError as error:
+        except Raised as error:
             case["raised"] = str(error)
         out.append(case)
     path = pathlib.Path(__file__).with_name("cases.json")
