@@ -482,7 +482,7 @@ impl Kernel for GatherRow<'_> {
             DType::F32 => self.plain(4, |b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
             DType::F16 => self.plain(2, |b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()),
             DType::BF16 => self.plain(2, |b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()),
-            _ => s.enter(GatherQuantised { gather: self }),
+            _ => self.quantised(s),
         }
     }
 }
@@ -495,19 +495,11 @@ impl GatherRow<'_> {
             *out = decode(bytes);
         }
     }
-}
 
-/// Decodes the whole lane group and keeps one lane: gathers are few, and one decoder serves both uses.
-struct GatherQuantised<'a> {
-    gather: GatherRow<'a>,
-}
-
-impl Kernel for GatherQuantised<'_> {
-    type Out = ();
-
+    /// Decodes the whole lane group and keeps one lane: gathers are few, and one decoder serves both uses.
     #[inline(always)]
-    fn run<S: Isa>(self, s: S) {
-        let GatherRow { w, row, out } = self.gather;
+    fn quantised<S: Isa>(self, s: S) {
+        let GatherRow { w, row, out } = self;
         let (group, dtype) = (w.group(row / S::LANES), w.dtype());
         let mut weights = [s.splat(0.0); BLOCK];
         for (at, out) in out.chunks_exact_mut(BLOCK).enumerate() {

@@ -88,8 +88,8 @@ pub fn decode(dtype: DType, src: &[u8], out: &mut [f32]) -> Result<(), BlockErro
     if blocks * dtype.block_bytes() != src.len() {
         return Err(BlockError::PartialBlock { dtype, bytes: src.len() });
     }
-    // No overflow: a block of n elements has more than n / 2 bytes, so this is below twice the length of `src`.
-    let elements = blocks * dtype.block_len();
+    // A block may have seven times as many elements as bytes; `out` is never as long as what saturates.
+    let elements = blocks.saturating_mul(dtype.block_len());
     if elements != out.len() {
         return Err(BlockError::OutputLen { dtype, elements, out: out.len() });
     }

@@ -1,9 +1,10 @@
 //! Encoders: from f32 rows to the element types that files hold.
 //!
 //! An encoder chooses scales that make the weighted squared error of a block small. Weights come from the importance of a
-//! column, as an importance matrix tells it (the mean square of the activation that meets it). Without one, Q4_0 to Q5_1
-//! weigh all elements alike, and the formats with sub-blocks, whose scales are few bits, and those with a code book weigh
-//! by size: the large weights of a block matter more to a product than their share of the squared error says.
+//! column, as an importance matrix tells it (the mean square of the activation that meets it). Without one, Q4_0 to Q5_1,
+//! Q1_0 and the 4-bit floats weigh all elements alike, and the formats with sub-blocks, whose scales are few bits, and
+//! those with a code book weigh by size: the large weights of a block matter more to a product than their share of the
+//! squared error says.
 
 mod affine;
 mod levels;
@@ -85,6 +86,11 @@ pub fn has_encoder(dtype: DType) -> bool {
     )
 }
 
+/// Whether errors are weighed, and hence whether an importance counts: where there is a choice.
+fn is_weighed(dtype: DType) -> bool {
+    dtype.is_quantised() && !matches!(dtype, DType::Q8_0 | DType::TQ1_0 | DType::TQ2_0)
+}
+
 /// Encodes a row of `row.len()` elements into `out`, which has [`DType::bytes_for`] of them.
 ///
 /// `importance` has one value a column, none negative. F32, F16, BF16, Q8_0 and the ternary types do not use it.
@@ -124,7 +130,8 @@ pub fn encode(
     let mut weights = [0.0; 256];
     for (i, (x, out)) in row.chunks_exact(step).zip(out.chunks_exact_mut(width)).enumerate() {
         let importance = importance.map(|v| &v[i * step..][..step]);
-        let weights = search::weights(dtype, x, importance, &mut weights);
+        let weights: &[f32] =
+            if is_weighed(dtype) { search::weights(dtype, x, importance, &mut weights) } else { &[] };
         if !block(dtype, x, weights, out) {
             let at = (0..step).max_by(|a, b| x[*a].abs().total_cmp(&x[*b].abs())).unwrap_or(0);
             return Err(EncodeError::TooLarge { dtype, at: i * step + at, value: x[at] });

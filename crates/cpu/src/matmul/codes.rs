@@ -1,7 +1,7 @@
 //! The codes of 32 weights of each row of a lane group, out of their packed fields.
 
 use crate::isa::Isa;
-use crate::pack::books::SHIFTED_FLOATS;
+use crate::pack::books::{FLOATS_SHIFT, SHIFTED_FLOATS};
 
 /// How codes are stored; the fields are those of [`crate::pack::layout`].
 pub(super) trait Codes {
@@ -140,7 +140,7 @@ pub(super) struct Floats;
 
 impl Floats {
     /// What the levels are shifted by.
-    pub(super) const OFFSET: i32 = 12;
+    pub(super) const OFFSET: i32 = FLOATS_SHIFT as i32;
 }
 
 impl Codes for Floats {

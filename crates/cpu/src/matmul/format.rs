@@ -164,6 +164,36 @@ unsafe fn dots<S: Isa, C: Codes, const SPLIT: bool, const G: usize, const T: usi
     }
 }
 
+/// The products of 32 weights whose codes are moved by `offset`, an i16 [`twice`]; `SPLIT` as for [`dots`]. The pairs of
+/// each half start its sum, or the third pair that of all.
+///
+/// # Safety
+/// As [`dots`].
+#[inline(always)]
+unsafe fn shifted_dots<S: Isa, C: Codes, const SPLIT: bool, const G: usize, const T: usize>(
+    s: S,
+    offset: S::I,
+    w: &[*const u8; G],
+    x: &[*const u8; T],
+    ahead: usize,
+) -> Halves<S::Dot, G, T> {
+    let mut dot = [[[s.dot_zero(); T]; G]; 2];
+    // SAFETY: the caller's contract.
+    unsafe {
+        for h in 0..if SPLIT { 2 } else { 1 } {
+            for t in 0..T {
+                let pairs = ActBlock::PAIRS + if SPLIT { 4 * h } else { 8 };
+                let start = s.dot_shifted(s.broadcast_i(x[t].add(pairs)), offset);
+                for dot in &mut dot[h] {
+                    dot[t] = start;
+                }
+            }
+        }
+        dots::<S, C, SPLIT, G, T>(s, w, x, ahead, &mut dot);
+    }
+    dot
+}
+
 /// Adds the products of 4 weights of each half.
 ///
 /// # Safety
@@ -248,19 +278,12 @@ impl<D: Scale, C: Codes, const OFFSET: i32, const SUBS: usize> Format for Symmet
         acc: &mut [[S::F; T]; G],
     ) {
         let offset = twice(s, -OFFSET);
-        // SAFETY: fields of a packed block and of activation blocks: d, then the codes; the third pair is the whole's.
+        // SAFETY: fields of a packed block and of activation blocks: d, then the codes.
         unsafe {
             for sub in 0..SUBS {
                 let x = moved(x, sub * size_of::<ActBlock>());
                 let codes = moved(w, (D::BYTES + sub * C::BYTES) * S::LANES);
-                let mut dot = [[[s.dot_zero(); T]; G]; 2];
-                for t in 0..T {
-                    let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 8)), offset);
-                    for dot in &mut dot[0] {
-                        dot[t] = start;
-                    }
-                }
-                dots::<S, C, false, G, T>(s, &codes, &x, ahead, &mut dot);
+                let dot = shifted_dots::<S, C, false, G, T>(s, offset, &codes, &x, ahead);
                 for g in 0..G {
                     let d = D::load(s, w[g]);
                     for t in 0..T {

@@ -1,23 +1,41 @@
 //! Code books: the signed bytes that packed codes stand for.
 
 use tensor::DType;
-use tensor::blocks::{iq4_nl, mxfp4};
+use tensor::blocks::{iq2_xxs, iq3_s, iq3_xxs, iq4_nl, mxfp4};
 
 /// Levels of 4-bit codes, or in the first places those of 3-bit codes.
 pub(crate) type Book = [i8; 16];
 
 /// Points of the books of IQ1, with the shift in them.
 const IQ1: Book = [-9, -7, -1, 1, 7, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-const IQ2: Book = [-43, -25, -8, 8, 25, 43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-const IQ3_XXS: Book = [-62, -52, -44, -36, -28, -20, -12, -4, 4, 12, 20, 28, 36, 44, 52, 62];
-const IQ3_S: Book = [-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15];
+const IQ2: Book = {
+    let [a, b, c, _] = iq2_xxs::MAGNITUDES;
+    signed(&[a, b, c])
+};
+const IQ3_XXS: Book = signed(&iq3_xxs::MAGNITUDES);
+const IQ3_S: Book = signed(&iq3_s::MAGNITUDES);
 
-/// The 4-bit floats of MXFP4 and NVFP4, shifted by 12 to be unsigned.
+/// Magnitudes with either sign, in ascending order; at most 8.
+const fn signed(magnitudes: &[i8]) -> Book {
+    let mut levels = [0; 16];
+    let mut i = 0;
+    while i < magnitudes.len() {
+        levels[magnitudes.len() - 1 - i] = -magnitudes[i];
+        levels[magnitudes.len() + i] = magnitudes[i];
+        i += 1;
+    }
+    levels
+}
+
+/// What the 4-bit floats are shifted by to be unsigned: the largest of them.
+pub(crate) const FLOATS_SHIFT: i8 = 12;
+
+/// The 4-bit floats of MXFP4 and NVFP4, shifted.
 pub(crate) const SHIFTED_FLOATS: Book = {
     let mut shifted = mxfp4::LEVELS;
     let mut i = 0;
     while i < shifted.len() {
-        shifted[i] += 12;
+        shifted[i] += FLOATS_SHIFT;
         i += 1;
     }
     shifted

@@ -33,7 +33,8 @@
 //!
 //! The K formats' packed scales are unpacked to bytes. Points of the code books of IQ1, IQ2 and IQ3 become one code for
 //! each weight, into the signed values that occur ([`super::books`]): 3.6 or 4.3 bits a weight instead of 1.6 to 3.4, and
-//! products without gathers from a table. TQ1_0 takes 2 bits instead of 1.7. Nothing else changes size.
+//! products without gathers from a table. TQ1_0 takes 2 bits instead of 1.7. Q8_1 and Q8_K lose their
+//! sums. Nothing else changes size.
 
 use super::books::{book, inverse};
 use tensor::DType;
@@ -126,7 +127,7 @@ pub(crate) fn pack_block(dtype: DType, lanes: usize, lane: usize, src: &[u8], ou
     match dtype {
         DType::F32 | DType::U32 => to.put([src[0], src[1], src[2], src[3]]),
         DType::F16 | DType::BF16 => to.put([src[0], src[1]]),
-        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => {
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::IQ4_NL => {
             let mut at = 0;
             for _ in 0..if matches!(dtype, DType::Q4_1 | DType::Q5_1) { 2 } else { 1 } {
                 to.put([src[at], src[at + 1]]);
@@ -141,10 +142,11 @@ pub(crate) fn pack_block(dtype: DType, lanes: usize, lane: usize, src: &[u8], ou
                 to.put_dword(dword_at(src, at + 4 * j));
             }
         }
-        DType::Q8_0 => {
+        DType::Q8_0 | DType::Q8_1 => {
+            let codes = dtype.block_bytes() - 32;
             to.put([src[0], src[1]]);
             for j in 0..8 {
-                to.put_dword(dword_at(src, 2 + 4 * j));
+                to.put_dword(dword_at(src, codes + 4 * j));
             }
         }
         DType::Q4_K | DType::Q5_K => {
@@ -185,12 +187,6 @@ pub(crate) fn pack_block(dtype: DType, lanes: usize, lane: usize, src: &[u8], ou
                 to.put_two_bits(|j| dword_at(src, 16 + sub / 4 * 32 + 4 * j) >> (sub % 4 * 2));
             }
         }
-        DType::Q8_1 => {
-            to.put([src[0], src[1]]);
-            for j in 0..8 {
-                to.put_dword(dword_at(src, 4 + 4 * j));
-            }
-        }
         DType::Q8_K => {
             for j in 0..65 {
                 to.put_dword(dword_at(src, 4 * j));
@@ -202,14 +198,10 @@ pub(crate) fn pack_block(dtype: DType, lanes: usize, lane: usize, src: &[u8], ou
                 to.put_dword(fifth_bits(dword_at(src, 2 + 4 * sub)));
             }
         }
-        DType::IQ4_NL | DType::MXFP4 => {
-            let codes = if dtype == DType::MXFP4 { 1 } else { 2 };
-            match *src {
-                [e, ..] if dtype == DType::MXFP4 => to.put([e]),
-                _ => to.put([src[0], src[1]]),
-            }
+        DType::MXFP4 => {
+            to.put([src[0]]);
             for j in 0..4 {
-                to.put_dword(dword_at(src, codes + 4 * j));
+                to.put_dword(dword_at(src, 1 + 4 * j));
             }
         }
         DType::NVFP4 => {

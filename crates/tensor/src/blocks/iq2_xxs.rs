@@ -12,8 +12,8 @@ use super::grids::IQ2_XXS;
 use super::integers::{entry, even_signs};
 use super::{Integers, f16_at, u32_at};
 
-/// The magnitudes of the books of the IQ2 formats.
-pub(super) const MAGNITUDES: [i8; 4] = [8, 25, 43, 0];
+/// The magnitudes of the books of the IQ2 formats; the last is in no entry.
+pub const MAGNITUDES: [i8; 4] = [8, 25, 43, 0];
 
 pub(super) fn integers(block: &[u8; 66]) -> Integers {
     let mut out = Integers::plain(f16_at(block, 0) * 0.125);

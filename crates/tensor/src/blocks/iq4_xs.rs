@@ -13,7 +13,7 @@ use super::iq4_nl::LEVELS;
 use super::{Integers, f16_at};
 
 /// The scales of the sub-blocks of a block, less their offset.
-pub fn scales(block: &[u8; 136]) -> [i8; 8] {
+fn scales(block: &[u8; 136]) -> [i8; 8] {
     let high = u16::from_le_bytes([block[2], block[3]]);
     std::array::from_fn(|i| {
         let low = block[4 + i / 2] >> (i % 2 * 4) & 15;

@@ -13,7 +13,7 @@
 use super::{Integers, f16_at};
 
 /// The scales of the sub-blocks, less their offset.
-pub fn unpack_scales(packed: &[u8; 12]) -> [i8; 16] {
+fn unpack_scales(packed: &[u8; 12]) -> [i8; 16] {
     std::array::from_fn(|i| {
         let low = packed[i % 8] >> (i / 8 * 4) & 15;
         let high = packed[8 + i % 4] >> (i / 4 * 2) & 3;

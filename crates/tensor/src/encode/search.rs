@@ -13,8 +13,13 @@ pub(super) fn weights<'a>(
     out: &'a mut [f32; 256],
 ) -> &'a [f32] {
     let out = &mut out[..x.len()];
-    let by_size = !matches!(dtype, DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1);
-    let by_size = (by_size && !is_float(dtype)) || importance.is_some();
+    let alike = match dtype {
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q1_0 => true,
+        // Their levels are dense around zero already.
+        DType::MXFP4 | DType::NVFP4 => true,
+        _ => false,
+    };
+    let by_size = !alike || importance.is_some();
     let mean = x.iter().map(|x| x * x).sum::<f32>() / x.len().max(1) as f32;
     for (i, (out, x)) in out.iter_mut().zip(x).enumerate() {
         let size = if by_size { (mean + x * x).sqrt() } else { 1.0 };
@@ -25,11 +30,6 @@ pub(super) fn weights<'a>(
         out.fill(1.0);
     }
     out
-}
-
-/// Formats of 4-bit floats: their levels are dense around zero already.
-fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::MXFP4 | DType::NVFP4 | DType::Q1_0)
 }
 
 /// The nearest integer, ties to even, of a value below 2^22: without a call, so that loops over it become vectors.

@@ -1,6 +1,6 @@
 //! Blocks whose codes stand for signed bytes: themselves, or levels out of a code book.
 
-use super::{Format, Scale, dots, each_code, moved, splat_at, twice};
+use super::{Format, Halves, Scale, each_code, moved, shifted_dots, splat_at, twice};
 use crate::isa::Isa;
 use crate::matmul::codes::Codes;
 use crate::pack::books::book;
@@ -60,9 +60,6 @@ impl<C: Codes> Levels for Coded<C> {
         [s.lookup(book, codes[0]), s.lookup(book, codes[1])]
     }
 }
-
-/// The running sums of `G` lane groups and `T` tokens: of the first and of the second 16 of 32 weights.
-type Halves<D, const G: usize, const T: usize> = [[[D; T]; G]; 2];
 
 /// The integer products of 32 weights. With `SPLIT` each 16 have a sum of their own, else all are in the first.
 ///
@@ -224,7 +221,8 @@ impl<L: Levels, const HALVES: bool> SuperSigned<L, HALVES> {
         s.splat(match dtype {
             DType::IQ4_XS | DType::IQ3_S => 1.0,
             DType::IQ3_XXS => 0.25,
-            _ => 0.125,
+            DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => 0.125,
+            other => unreachable!("{other} has another format"),
         })
     }
 
@@ -348,21 +346,12 @@ impl<C: Codes, const OFFSET: i32> Format for E4m3Halves<C, OFFSET> {
         acc: &mut [[S::F; T]; G],
     ) {
         let offset = twice(s, -OFFSET);
-        // SAFETY: fields of a packed block, and 2 activation blocks; the pairs of each half start its sum.
+        // SAFETY: fields of a packed block, and 2 activation blocks.
         unsafe {
             for sub in 0..2 {
                 let x = moved(x, sub * size_of::<ActBlock>());
                 let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
-                let mut dot = [[[s.dot_zero(); T]; G]; 2];
-                for h in 0..2 {
-                    for t in 0..T {
-                        let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 4 * h)), offset);
-                        for dot in &mut dot[h] {
-                            dot[t] = start;
-                        }
-                    }
-                }
-                dots::<S, C, true, G, T>(s, &codes, &x, ahead, &mut dot);
+                let dot = shifted_dots::<S, C, true, G, T>(s, offset, &codes, &x, ahead);
                 for g in 0..G {
                     for h in 0..2 {
                         let d = Self::scale(s, w[g], sub, h);

@@ -1,6 +1,6 @@
 //! Blocks of 256 whose sub-blocks have small integers as scales, with unsigned codes.
 
-use super::{Format, dots, each_code, moved, splat_at, twice};
+use super::{Format, dots, each_code, moved, shifted_dots, splat_at, twice};
 use crate::isa::Isa;
 use crate::matmul::codes::Codes;
 use crate::quant::{ActBlock, BLOCK};
@@ -116,21 +116,12 @@ impl<C: Codes, const OFFSET: i32> Format for SuperSymmetric<C, OFFSET> {
     ) {
         let offset = twice(s, -OFFSET);
         let mut a = [[s.splat(0.0); T]; G];
-        // SAFETY: fields of a packed block, and 8 activation blocks; the pairs of each half start its sum.
+        // SAFETY: fields of a packed block, and 8 activation blocks.
         unsafe {
             for sub in 0..8 {
                 let x = moved(x, sub * size_of::<ActBlock>());
                 let codes = moved(w, (Self::CODES + sub * C::BYTES) * S::LANES);
-                let mut dot = [[[s.dot_zero(); T]; G]; 2];
-                for h in 0..2 {
-                    for t in 0..T {
-                        let start = s.dot_shifted(s.broadcast_i(x[t].add(ActBlock::PAIRS + 4 * h)), offset);
-                        for dot in &mut dot[h] {
-                            dot[t] = start;
-                        }
-                    }
-                }
-                dots::<S, C, true, G, T>(s, &codes, &x, ahead, &mut dot);
+                let dot = shifted_dots::<S, C, true, G, T>(s, offset, &codes, &x, ahead);
                 for g in 0..G {
                     let scales = w[g].add((Self::SCALES + 2 * sub) * S::LANES);
                     let scales = [s.scale(s.load_i8(scales)), s.scale(s.load_i8(scales.add(S::LANES)))];
