@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gristmill::parts::tensor::DType;
 
 use crate::commands::{
     bench, devices, inspect, logits, perplexity, plan, quantize, run, selftest, synth, tokenize,
@@ -117,6 +118,13 @@ pub(crate) struct ThreadArgs {
     pub(crate) threads: Option<usize>,
 }
 
+impl ThreadArgs {
+    /// How many there are, for work that no device does.
+    pub(crate) fn count(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
 /// How a step is computed.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
@@ -180,6 +188,15 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     let most = gristmill::most_threads();
     within(text, 1, most)
         .map_err(|problem| format!("{problem}, four for each processor; one for each is best"))
+}
+
+/// An element type by its name, in any case, among those of which `usable` is true.
+pub(crate) fn dtype(name: &str, usable: fn(DType) -> bool) -> Result<DType, String> {
+    let all = || DType::ALL.into_iter().filter(|d| usable(*d));
+    all().find(|d| d.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let names: Vec<_> = all().map(|d| d.name().to_lowercase()).collect();
+        format!("`{name}` is none of {}", names.join(", "))
+    })
 }
 
 /// A number of bytes, with an optional binary suffix.

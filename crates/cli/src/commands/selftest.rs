@@ -11,7 +11,7 @@ use checks::quantise::{FORMATS, quantised};
 use checks::{CheckError, goldens, open_model};
 use clap::Args;
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{DeviceKind, Model, Precision, device_kind, device_kinds, open_device};
+use gristmill::{DeviceKind, Model, Precision, device_kinds, open_device};
 
 use crate::args::{DeviceArgs, ThreadArgs};
 use crate::error::Usage;
@@ -53,11 +53,11 @@ enum Verdict {
 
 /// Runs the command: every suite, even after one has failed.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
-    if device_kinds(&args.device.device)?.len() > 1 {
+    let [kind] = device_kinds(&args.device.device)?[..] else {
         return Err(Usage::error(
             "--device: a selftest is of one device; run it for each of several, whose answers are then those of one",
         ));
-    }
+    };
     let open = |threads| open_device(&args.device.device, &args.device.options(threads));
     let backend = open(args.threads.threads.unwrap_or(0))?;
     let mut out = results();
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     if let Some(dir) = &args.goldens {
         let folders = golden_folders(dir, &args.filter)?;
         let gguf = args.goldens_gguf.as_deref();
-        let factor = match device_kind(&args.device.device)? {
+        let factor = match kind {
             DeviceKind::Cpu => 1.0,
             DeviceKind::Gpu { .. } => goldens::GPU_FACTOR,
         };

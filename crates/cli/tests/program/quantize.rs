@@ -45,6 +45,7 @@ fn every_mix_gives_a_model_that_answers_nearly_the_same() {
         let out = dir.path().join(format!("out-{mix}.gguf")).to_str().unwrap().to_owned();
         ok(&["quantize", &model, &out, mix]);
         let off = off(&want, &answers(&out));
+        println!("{mix}: {off}");
         assert!(off <= near, "{mix}: {off}");
         sizes.push((mix, std::fs::metadata(&out).unwrap().len()));
         let again = dir.path().join("again.gguf").to_str().unwrap().to_owned();
@@ -91,6 +92,20 @@ fn what_cannot_be_done_is_said() {
         (vec!["quantize", &model, &model, "q8_0"], 2, "give another name"),
         (vec!["quantize", &model, &out, "q9_0"], 2, "possible values"),
         (vec!["quantize", &model, &out, "q8_0", "--tensor-type", "nothing=q4_0"], 2, "no tensor"),
+        (
+            vec![
+                "quantize",
+                &model,
+                &out,
+                "q8_0",
+                "--tensor-type",
+                "attn*=q4_0",
+                "--tensor-type",
+                "attn_k=bf16",
+            ],
+            2,
+            "earlier pattern",
+        ),
         (vec!["quantize", &model, &out, "q8_0", "--tensor-type", "attn_k=iq1_s"], 2, "is none of"),
         (vec!["quantize", &model, &out, "q8_0", "--imatrix", &model], 1, "has no entries"),
         (vec!["quantize", &model, "/no/such/folder/x.gguf", "q8_0"], 1, "x.gguf cannot be written"),

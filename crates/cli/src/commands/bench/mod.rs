@@ -132,7 +132,7 @@ fn run_group(
     work: &Work,
 ) -> Result<Vec<Row>> {
     let cache = CacheArgs { context: Some(context), kv_memory: None };
-    let options = LoadOptions {
+    let mut options = LoadOptions {
         device: args.device.device.clone(),
         device_options: args.device.options(threads),
         engine: engine_options(&args.step, &cache),
@@ -174,9 +174,8 @@ fn run_group(
         }
     }
     if args.kernels {
-        let mut timed = LoadOptions { engine: options.engine.clone(), ..options };
-        timed.engine.profile = true;
-        let mut engine = load(path, checkpoint.clone(), &timed)?;
+        options.engine.profile = true;
+        let mut engine = load(path, checkpoint.clone(), &options)?;
         for row in &mut rows {
             note(format_args!("{}, kernels", row.test));
             row.kernels = Kernels::of(&row.test, &mut engine, args.step.chunk)?;

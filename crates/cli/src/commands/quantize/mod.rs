@@ -16,7 +16,7 @@ use gristmill::parts::tensor::encode::{self, EncodeError};
 use gristmill::parts::tensor::{DType, blocks};
 use gristmill::{ByteSize, Checkpoint};
 
-use crate::args::ThreadArgs;
+use crate::args::{ThreadArgs, dtype};
 use crate::error::Usage;
 use crate::output::{note, warn};
 use crate::pieces::{self, Piece};
@@ -60,10 +60,7 @@ fn tensor_type(text: &str) -> Result<(String, DType), String> {
     if pattern.is_empty() {
         return Err("has no PATTERN before the `=`".into());
     }
-    let encodable = || DType::ALL.into_iter().filter(|d| encode::has_encoder(*d));
-    let found = encodable().find(|d| d.name().eq_ignore_ascii_case(name));
-    let known = || encodable().map(|d| d.name().to_lowercase()).collect::<Vec<_>>().join(", ");
-    found.map(|d| (pattern.to_owned(), d)).ok_or_else(|| format!("`{name}` is none of {}", known()))
+    Ok((pattern.to_owned(), dtype(name, encode::has_encoder)?))
 }
 
 /// Whether a name has the pattern in it; `*` stands for any text.
@@ -124,7 +121,8 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     let head = writer.head()?;
     let mut pieces = vec![];
     for (index, (job, place)) in jobs.iter().zip(&head.places).enumerate() {
-        let (rows, k) = extent(&job.view);
+        let [experts, rows, k] = extent(&job.view);
+        let rows = experts * rows;
         let row_bytes = job.to.bytes_for(k).context("rows of whole blocks")? as u64;
         let step = (PIECE / k.max(1)).max(1);
         let parts = (0..rows).step_by(step).map(|first| Piece {
@@ -134,8 +132,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
         pieces.extend(parts);
         job.left.store(rows.div_ceil(step), Ordering::Relaxed);
     }
-    let threads = args.threads.threads.or(std::thread::available_parallelism().ok().map(usize::from));
-    pieces::write(&args.output, &head, &pieces, threads.unwrap_or(1), |rows, out| {
+    pieces::write(&args.output, &head, &pieces, args.threads.count(), |rows, out| {
         let job = &jobs[rows.job];
         job.make(rows, out)?;
         if job.left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -160,10 +157,11 @@ fn same_file(args: &QuantizeArgs) -> bool {
     found[0].is_some() && found[0] == found[1]
 }
 
-/// Rows and their length.
-fn extent(view: &TensorView) -> (usize, usize) {
-    let k = view.shape.last().copied().unwrap_or(1);
-    (view.shape.iter().rev().skip(1).product(), k)
+/// Experts (1 for a plain matrix), rows of each, and their length.
+fn extent(view: &TensorView) -> [usize; 3] {
+    let mut dims = view.shape.iter().rev().copied();
+    let (k, rows) = (dims.next().unwrap_or(1), dims.next().unwrap_or(1));
+    [dims.product(), rows, k]
 }
 
 fn jobs<'a>(
@@ -173,34 +171,35 @@ fn jobs<'a>(
     facts: &Facts,
     importance: Option<&'a Importance>,
 ) -> Result<Vec<Job<'a>>> {
-    let mut unused: Vec<&(String, DType)> = args.tensor_type.iter().collect();
+    let mut used = vec![false; args.tensor_type.len()];
     let mut jobs = vec![];
     for name in checkpoint.tensor_names() {
         let view = checkpoint.tensor(name)?;
-        let (rows, k) = extent(&view);
-        let given = args.tensor_type.iter().find(|(pattern, _)| has(name, pattern));
+        let [experts, _, k] = extent(&view);
+        let given = args.tensor_type.iter().position(|(pattern, _)| has(name, pattern));
         let to = match given {
             _ if !may_change(name, &view.shape) => view.dtype,
             Some(given) => {
-                unused.retain(|one| one.0 != given.0);
-                if !k.is_multiple_of(given.1.block_len()) {
-                    bail!("{name} cannot be {}: its rows of {k} elements are no whole blocks", given.1);
+                used[given] = true;
+                let to = args.tensor_type[given].1;
+                if !k.is_multiple_of(to.block_len()) {
+                    bail!("{name} cannot be {to}: its rows of {k} elements are no whole blocks");
                 }
-                given.1
+                to
             }
             None if args.pure => fitting(mix.base, k),
             None => mix.of(facts, name, &view.shape),
         };
-        let experts = if view.shape.len() > 2 { rows / view.shape[view.shape.len() - 2].max(1) } else { 1 };
         let importance = match importance {
             Some(importance) if to != view.dtype => importance.of(name, experts, k)?,
             _ => None,
         };
         jobs.push(Job { view, to, importance, left: AtomicUsize::new(0) });
     }
-    if let Some((pattern, _)) = unused.first() {
+    if let Some(at) = used.iter().position(|used| !used) {
         return Err(Usage::error(format!(
-            "--tensor-type {pattern}: no tensor of {} that may change has that in its name",
+            "--tensor-type {}: no tensor of {} that may change has that in its name, or each fits an earlier pattern",
+            args.tensor_type[at].0,
             args.input.display()
         )));
     }
@@ -261,9 +260,9 @@ fn header(
 impl Job<'_> {
     /// The bytes of some rows.
     fn make(&self, rows: &Rows, out: &mut Vec<u8>) -> Result<()> {
-        let (all, k) = extent(&self.view);
+        let [experts, per_expert, k] = extent(&self.view);
         let (from, to) = (self.view.dtype, self.to);
-        let row_bytes = self.view.bytes.len() / all.max(1);
+        let row_bytes = self.view.bytes.len() / (experts * per_expert).max(1);
         let stored = &self.view.bytes[rows.first * row_bytes..][..rows.count * row_bytes];
         if from == to {
             out.clear();
@@ -274,10 +273,9 @@ impl Job<'_> {
         blocks::decode(from, stored, &mut values)?;
         out.resize(to.bytes_for(values.len()).context("rows of whole blocks")?, 0);
         let width = (out.len() / rows.count.max(1)).max(1);
-        let per_expert = self.view.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1);
         for (i, (row, out)) in values.chunks_exact(k.max(1)).zip(out.chunks_exact_mut(width)).enumerate() {
             let at = rows.first + i;
-            let importance = self.importance.map(|v| &v[at / per_expert % (v.len() / k).max(1) * k..][..k]);
+            let importance = self.importance.map(|v| &v[at / per_expert * k..][..k]);
             encode::encode(to, row, importance, out).map_err(|e| self.failed(at, e))?;
         }
         Ok(())
@@ -310,6 +308,26 @@ mod tests {
         ] {
             assert_eq!(has("blk.3.ffn_down.weight", pattern), fits, "{pattern}");
         }
+    }
+
+    /// Rows of a piece that begins inside an expert, each with the columns that matter to its own expert.
+    #[test]
+    fn every_row_has_the_importance_of_its_expert() {
+        let values: Vec<f32> = (0..3 * 2 * 32).map(|i| (i as f32 * 0.7).sin()).collect();
+        let stored: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let importance: Vec<f32> = (0..3 * 32).map(|i| (i * i % 7) as f32).collect();
+        let view = TensorView { name: "w.weight", dtype: DType::F32, shape: vec![3, 2, 32], bytes: &stored };
+        let row = |at: usize, expert: usize| {
+            let mut out = vec![0; 18];
+            let importance = &importance[expert * 32..][..32];
+            encode::encode(DType::Q4_0, &values[at * 32..][..32], Some(importance), &mut out).unwrap();
+            out
+        };
+        let job = Job { view, to: DType::Q4_0, importance: Some(&importance), left: AtomicUsize::new(1) };
+        let mut out = vec![];
+        job.make(&Rows { job: 0, first: 1, count: 4 }, &mut out).unwrap();
+        assert!(out == [row(1, 0), row(2, 1), row(3, 1), row(4, 2)].concat());
+        assert!((1..5).all(|at| row(at, 0) != row(at, 1) && row(at, 1) != row(at, 2)), "it matters which");
     }
 
     #[test]

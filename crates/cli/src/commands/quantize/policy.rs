@@ -188,12 +188,8 @@ impl Mix {
     fn by_rules(&self, facts: &Facts, name: &str, shape: &[usize]) -> DType {
         let kind = kind(name);
         if kind == Kind::Output || (kind == Kind::Embedding && facts.tied) {
-            let whole = shape.last().is_some_and(|n| n.is_multiple_of(self.base.block_len()));
-            return match self.base {
-                DType::Q8_0 | DType::MXFP4 => DType::Q8_0,
-                _ if !whole => DType::Q8_0,
-                _ => DType::Q6_K,
-            };
+            let eight = matches!(self.base, DType::Q8_0 | DType::MXFP4);
+            return if eight { DType::Q8_0 } else { DType::Q6_K };
         }
         if self.base == DType::MXFP4 {
             // Experts, which are most of such a model, and nothing else.

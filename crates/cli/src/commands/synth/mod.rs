@@ -14,7 +14,7 @@ use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufWriter};
 use gristmill::parts::tensor::DType;
 
-use crate::args::ThreadArgs;
+use crate::args::{ThreadArgs, dtype};
 use crate::error::Usage;
 use crate::output::note;
 use crate::pieces::{self, Piece};
@@ -45,13 +45,7 @@ pub(crate) struct SynthArgs {
 }
 
 fn quant(text: &str) -> Result<DType, String> {
-    let storable = |d: &DType| GgmlType::try_from(*d).is_ok();
-    let found = DType::ALL.into_iter().filter(storable).find(|d| d.name().eq_ignore_ascii_case(text));
-    found.ok_or_else(|| {
-        let names: Vec<_> =
-            DType::ALL.iter().filter(|d| storable(d)).map(|d| d.name().to_lowercase()).collect();
-        format!("is none of {}", names.join(", "))
-    })
+    dtype(text, |d| GgmlType::try_from(d).is_ok())
 }
 
 /// Runs the command.
@@ -71,8 +65,7 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
         )));
     }
     let start = Instant::now();
-    let threads = args.threads.threads.or(std::thread::available_parallelism().ok().map(usize::from));
-    let len = write(&args.out, shape, &tensors, args.seed, threads.unwrap_or(1))?;
+    let len = write(&args.out, shape, &tensors, args.seed, args.threads.count())?;
     let seconds = start.elapsed().as_secs_f64();
     note(format_args!(
         "{}: {} in {seconds:.1} s ({:.2} GB/s)",
