@@ -11,6 +11,7 @@ mod fetch;
 mod output;
 mod pieces;
 mod resolve;
+mod sampling;
 mod whole;
 
 use std::process::ExitCode;

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use gristmill::{Generate, Llm, Message, SamplingOptions, StopReason};
+use gristmill::{Generate, Llm, Message, StopReason};
 
 use crate::args::{LoadArgs, positive};
 use crate::error::Usage;
 use crate::output::{note, results};
 use crate::resolve::describe;
+use crate::sampling::SamplingArgs;
 
 /// Answer a prompt, streamed
 #[derive(Args, Debug)]
@@ -36,64 +37,6 @@ pub(crate) struct RunArgs {
     load: LoadArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-}
-
-/// How tokens are chosen.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Sampling")]
-struct SamplingArgs {
-    /// 0 takes the most probable token; higher is more varied
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
-    temperature: f32,
-    /// Keep the K most probable tokens
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-    /// Keep the most probable tokens that together reach probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    top_p: f32,
-    /// Keep tokens at least P times as probable as the most probable
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
-    min_p: f32,
-    /// Divide the positive logits of tokens seen in prompt or output, multiply the negative ones
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
-    repetition_penalty: f32,
-    /// Subtract from the logits of tokens seen in the output
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    presence_penalty: f32,
-    /// Subtract from the logits of tokens for each time they were in the output
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    frequency_penalty: f32,
-    /// Add BIAS to the logit of token ID, `-inf` forbids it; may be repeated
-    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
-    logit_bias: Vec<(u32, f32)>,
-    /// Seed of the draws; the same seed gives the same text [default: another each time, told at the end]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-}
-
-fn bias(text: &str) -> Result<(u32, f32), String> {
-    let parsed = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse().ok()?)));
-    parsed.ok_or_else(|| "must be a token id, `=` and a number, as in `42=-1.5` or `42=-inf`".into())
-}
-
-impl SamplingArgs {
-    /// The sampling options, refused before anything is loaded where a value is out of range.
-    fn resolve(&self) -> Result<SamplingOptions> {
-        let options = SamplingOptions {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias: self.logit_bias.clone(),
-            seed: self.seed,
-            ..SamplingOptions::default()
-        };
-        options.validate(usize::MAX).map_err(|e| Usage::error(e.to_string()))?;
-        Ok(options)
-    }
 }
 
 /// Runs the command.
@@ -162,16 +105,4 @@ fn stream(llm: &mut Llm, ids: Vec<u32>, options: &Generate) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bias;
-
-    #[test]
-    fn biases_are_read() {
-        assert_eq!(bias("42=-1.5"), Ok((42, -1.5)));
-        assert_eq!(bias("0=-inf"), Ok((0, f32::NEG_INFINITY)));
-        assert!(bias("42").is_err() && bias("x=1").is_err() && bias("1=x").is_err() && bias("-1=1").is_err());
-    }
 }
