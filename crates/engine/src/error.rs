@@ -1,8 +1,8 @@
 //! What can go wrong in the engine.
 
+use graph::ByteSize;
 use graph::backend::DeviceError;
 
-use crate::byte_size::ByteSize;
 use crate::sampling::SamplingError;
 
 /// Why an engine was not made, or a request was refused or failed.

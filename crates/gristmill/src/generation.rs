@@ -11,6 +11,7 @@ use crate::error::Error;
 
 /// Why a generation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum StopReason {
     /// The model ended its text.
     EndOfText,
@@ -24,6 +25,7 @@ pub enum StopReason {
 
 /// What a finished generation amounts to.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Why it ended.
     pub reason: StopReason,
@@ -64,6 +66,12 @@ impl<'e> Generation<'e> {
     /// The request failed.
     pub fn text(mut self) -> Result<String, Error> {
         self.by_ref().collect()
+    }
+
+    /// The tokens generated so far, with their log-probabilities where [`engine::sampling::SamplingOptions::logprobs`] asks
+    /// for them. Those whose text is part of a character, or may be of a stop string, are here before their text is.
+    pub fn generated(&self) -> &[Sampled] {
+        &self.generated
     }
 
     /// The result, once the stream has ended without an error.
