@@ -31,6 +31,11 @@ impl Write for Results {
     }
 }
 
+/// The number with the fewest digits that is this f32: JSON numbers are f64, where 0.1f32 has sixteen.
+pub(crate) fn shortest(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
 /// A remark that is no result.
 pub(crate) fn note(text: impl Display) {
     say(format_args!("\x1b[2m{text}\x1b[0m"));

@@ -7,6 +7,7 @@ use crate::sampling::SamplingError;
 
 /// Why an engine was not made, or a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// An option is outside its range.
     #[error("option {option}: {problem}")]

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::args::{LoadArgs, within};
 use crate::output::results;
-use crate::resolve::{describe, load};
+use crate::resolve::{at, describe, load};
 
 /// The most text that is read, in bytes. All of it becomes tokens, although only the first are scored: no tokenizer
 /// promises that the beginning of a text has the first tokens of the whole, and some take up to 140 times the size of the
@@ -47,7 +47,7 @@ fn limit(text: &str) -> Result<usize, String> {
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let text = super::text_file(&args.file, "the text", MOST_TEXT)?;
     let (path, checkpoint) = args.load.model.open()?;
-    let tokenizer = tokenizer_of(&checkpoint)?;
+    let tokenizer = tokenizer_of(&checkpoint).map_err(|error| at(&path, error))?;
     let mut ids = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
     ids.truncate(args.ids_limit);
     if ids.len() < 2 {

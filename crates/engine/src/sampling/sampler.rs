@@ -26,6 +26,7 @@ pub struct Sampler {
 
 /// The outcome of one draw.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Sampled {
     /// The token.
     pub id: u32,
@@ -36,6 +37,7 @@ pub struct Sampled {
 /// Natural logarithms of probabilities in the distribution of the logits as given: before bias, penalties and
 /// temperature. A token at -inf there has -inf here.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Logprobs {
     /// Of the sampled token.
     pub sampled: f32,

@@ -10,7 +10,7 @@ use gristmill::{Checkpoint, ModelInfo};
 use serde_json::{Map, Value, json};
 
 use super::{LONG, Memory, container, types};
-use crate::output::results;
+use crate::output::{results, shortest};
 
 /// Prints the object of `--json`.
 pub(super) fn print_json(
@@ -129,9 +129,4 @@ fn array_to_json(array: &Array) -> Value {
         Array::String(x) => x.iter().map(Value::from).collect(),
         Array::Array(x) => x.iter().map(array_to_json).collect(),
     }
-}
-
-/// The number with the fewest digits that is this f32: JSON numbers are f64, where 0.1f32 has sixteen.
-fn shortest(x: f32) -> f64 {
-    x.to_string().parse().unwrap_or(f64::from(x))
 }

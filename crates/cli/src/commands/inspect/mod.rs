@@ -251,6 +251,9 @@ fn shape(dims: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gristmill::parts::formats::gguf::Array;
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -1,15 +1,15 @@
 //! What `run` prints of an answer, as it comes and at its end.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
 use gristmill::sampling::Sampled;
 use gristmill::{Generate, Llm, Outcome, StopReason, Tokenizer};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 
-use crate::output::{Results, note, results};
+use crate::output::{Results, note, results, shortest};
 use crate::resolve::precision_name;
 
 /// The form of an answer.
@@ -157,8 +157,12 @@ impl Answer {
             let mut entry = Map::new();
             entry.insert("id".to_owned(), id.into());
             entry.insert("token".to_owned(), self.shown(id).into());
+            let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
+            if std::str::from_utf8(&bytes).is_err() {
+                entry.insert("bytes".to_owned(), bytes.to_vec().into());
+            }
             // Minus infinity, of a token that cannot come, is no number of JSON.
-            entry.insert("logprob".to_owned(), logprob.is_finite().then_some(logprob).into());
+            entry.insert("logprob".to_owned(), logprob.is_finite().then(|| shortest(logprob)).into());
             entry
         };
         let all: Option<Vec<Value>> = tokens

@@ -13,7 +13,7 @@ use self::answer::{Answer, Form};
 use crate::args::{LoadArgs, positive};
 use crate::error::Usage;
 use crate::output::note;
-use crate::resolve::describe;
+use crate::resolve::{at, describe};
 use crate::sampling::SamplingArgs;
 
 /// Answer a prompt, streamed
@@ -84,7 +84,10 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
     } else if llm.tokenizer().chat_template().is_some() {
         let system = args.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<Message> = system.chain([Message::new("user", &prompt)]).collect();
-        llm.render(&messages)?
+        llm.render(&messages).map_err(|error| match args.load.model.path() {
+            Ok(path) => at(&path, error),
+            Err(_) => error.into(),
+        })?
     } else if args.system.is_some() {
         bail!(
             "this model has no chat template, so there is no place for --system: write all into the prompt"
