@@ -90,7 +90,7 @@ fn told(failure: &anyhow::Error) -> String {
 fn advice(error: &gristmill::Error) -> Option<&'static str> {
     let error = match error {
         gristmill::Error::Engine(error) => error,
-        gristmill::Error::Template(_) => return Some("--raw does without a template"),
+        gristmill::Error::Template(_) => return Some("`run --raw` takes one"),
         _ => return None,
     };
     match error {

@@ -69,21 +69,19 @@ pub enum TokenizerError {
 #[non_exhaustive]
 pub enum TemplateError {
     /// The model carries no chat template.
-    #[error("the model has no chat template; use a plain prompt or give a template")]
+    #[error("the model has no chat template; give a plain prompt, or a template")]
     Missing,
     /// The template does not parse.
-    #[error(
-        "chat template does not parse: {0}; fetch the model again, or do without the template (a plain prompt)"
-    )]
+    #[error("chat template does not parse: {0}; fetch the model again, or give a plain prompt")]
     Syntax(String),
     /// The template itself refused the conversation through `raise_exception`.
     #[error(
-        "the chat template refuses this conversation: {0}; change the messages as it says, or do without it (a plain prompt)"
+        "the chat template refuses this conversation: {0}; change the messages as it says, or give a plain prompt"
     )]
     Raised(String),
     /// The template ran out of its work budget.
     #[error(
-        "the chat template used up its work limit of {fuel} steps; do without it (a plain prompt), or shorten the conversation"
+        "the chat template used up its work limit of {fuel} steps; shorten the conversation, or give a plain prompt"
     )]
     OutOfFuel {
         /// The limit that was set.
@@ -91,13 +89,13 @@ pub enum TemplateError {
     },
     /// The rendered text passed the size limit.
     #[error(
-        "the chat template wrote more than {limit} bytes; do without it (a plain prompt), or shorten the conversation"
+        "the chat template wrote more than {limit} bytes; shorten the conversation, or give a plain prompt"
     )]
     TooLarge {
         /// The limit that was set, in bytes.
         limit: usize,
     },
     /// Rendering failed in another way.
-    #[error("chat template failed: {0}; do without it (a plain prompt)")]
+    #[error("chat template failed: {0}; give a plain prompt")]
     Render(String),
 }
