@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill::parts::tensor::DType;
 
 use crate::commands::{
-    bench, devices, inspect, logits, perplexity, plan, quantize, run, selftest, synth, tokenize,
+    bench, devices, inspect, logits, models, perplexity, plan, pull, quantize, run, selftest, synth, tokenize,
 };
 
 /// Runs language models on the hardware you have.
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Selftest(selftest::SelftestArgs),
     Quantize(quantize::QuantizeArgs),
     Synth(synth::SynthArgs),
+    Pull(pull::PullArgs),
+    Models(models::ModelsArgs),
     Devices(devices::DevicesArgs),
 }
 
@@ -61,8 +63,9 @@ pub(crate) struct LoadArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ModelArgs {
-    /// GGUF file or Hugging Face folder; without it the default model, fetched once
-    #[arg(short, long, value_name = "PATH")]
+    /// GGUF file or Hugging Face folder, or what `pull` takes, such as `hf:owner/name:Q4_K_M`, fetched once; without it the
+    /// default model
+    #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
     /// user's cache folder]

@@ -10,15 +10,30 @@ use gristmill::{
 };
 
 use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::error::Usage;
+use crate::fetch::source::{Source, is_repository};
+use crate::fetch::{Fetcher, WebOptions};
 use crate::output::{byte_bar, note, warn};
 use crate::{catalogue, fetch};
 
 impl ModelArgs {
-    /// Where the model is; fetches the default one when none was named and it is not there yet.
+    /// Where the model is. One that is named otherwise than by its path, and the default one when none is named, is fetched when
+    /// it is not there yet.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        match &self.model {
-            Some(path) => Ok(path.clone()),
-            None => fetch::ensure(&catalogue::DEFAULT, &fetch::cache_dir(self.cache_dir.as_deref())?),
+        let fetcher = || Fetcher::new(self.cache_dir.as_deref(), WebOptions::default());
+        let Some(path) = &self.model else {
+            return fetcher()?.ensure(&Source::Catalogue(&catalogue::DEFAULT));
+        };
+        // What is there is meant, whatever it is called.
+        let name = path.to_str().filter(|_| !path.exists());
+        let Some(name) = name else { return Ok(path.clone()) };
+        // A path needs no folder for fetched models.
+        match fetch::named(name).map_err(|e| Usage::error(format!("{e:#}")))? {
+            Some(source) => fetcher()?.ensure(&source),
+            None if is_repository(name) => Err(Usage::error(format!(
+                "{name} does not exist here; if it is a repository of the hub, that is -m hf:{name}"
+            ))),
+            None => Ok(path.clone()),
         }
     }
 

@@ -4,8 +4,10 @@ pub(crate) mod bench;
 pub(crate) mod devices;
 pub(crate) mod inspect;
 pub(crate) mod logits;
+pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
+pub(crate) mod pull;
 pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod selftest;
@@ -32,6 +34,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Selftest(args) => selftest::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Synth(args) => synth::run(&args),
+        Command::Pull(args) => pull::run(&args),
+        Command::Models(args) => models::run(&args),
         Command::Devices(args) => devices::run(&args),
     }
 }
