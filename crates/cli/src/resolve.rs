@@ -30,7 +30,7 @@ impl ModelArgs {
         // A path needs no folder for fetched models.
         match fetch::named(name).map_err(|e| Usage::error(format!("{e:#}")))? {
             Some(source) => fetcher()?.ensure(&source),
-            None if is_repository(name) => Err(Usage::error(format!(
+            None if is_repository(name) && !name.ends_with(".gguf") => Err(Usage::error(format!(
                 "{name} does not exist here; if it is a repository of the hub, that is -m hf:{name}"
             ))),
             None => Ok(path.clone()),

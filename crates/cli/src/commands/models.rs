@@ -108,7 +108,7 @@ fn all(fetcher: &Fetcher) -> Vec<Kept> {
         Kept {
             name: record.name.clone(),
             about: record.about.clone(),
-            fetched: record.fetched,
+            fetched: record.fetched / 1000,
             licence: record.licence.clone(),
             path: record.path(&stored.folder),
             files: files.collect(),

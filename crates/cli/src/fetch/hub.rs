@@ -191,12 +191,9 @@ pub(crate) fn explain(web: &Web, source: &HubSource, failure: Failure) -> anyhow
         }
         (Some(401 | 404), "RepoNotFound") | (Some(404), _) => {
             let near = near(web, repo);
-            let near = if near.is_empty() {
-                String::new()
-            } else {
-                format!("; did you mean {}?", near.join(" or "))
-            };
-            format!("{hub} has no repository {repo}, or it is private{near} For a private one, {token}")
+            let near =
+                if near.is_empty() { String::new() } else { format!("; did you mean {}", near.join(" or ")) };
+            format!("{hub} has no repository {repo}, or it is private{near}. For a private one, {token}")
         }
         (Some(401 | 403), _) => {
             format!(

@@ -36,7 +36,7 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) main: Option<String>,
     pub(crate) files: Vec<FileRecord>,
-    /// Seconds since 1970.
+    /// Milliseconds since 1970.
     pub(crate) fetched: u64,
 }
 
@@ -59,7 +59,7 @@ impl Record {
             about: String::new(),
             main: None,
             files,
-            fetched: now.map_or(0, |d| d.as_secs()),
+            fetched: now.map_or(0, |d| d.as_millis() as u64),
         }
     }
 

@@ -192,6 +192,12 @@ impl Store {
         }
         let staging = self.staging(&place.key())?;
         let record = fetch(&staging)?;
+        // What an earlier attempt left beside the files.
+        for entry in fs::read_dir(&staging)?.flatten() {
+            if !record.files.iter().any(|file| *file.name == *entry.file_name()) {
+                let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
+            }
+        }
         record.write(&staging)?;
         let folder = self.at(place);
         let parent = self.folder(&format!("{}/{}", place.kind, place.group))?;
@@ -329,6 +335,7 @@ mod tests {
     fn put(store: &Store, place: &Place, text: &str) -> Result<Stored> {
         store.put(place, |dir| {
             fs::write(dir.join("m.gguf"), text)?;
+            fs::write(dir.join(".gristmill-m.gguf-x.part"), "of an earlier attempt")?;
             let file = FileRecord { name: "m.gguf".into(), bytes: text.len() as u64, sha256: String::new() };
             let mut record = Record::new("hf:a/b:q/m-Q4_0.gguf".into(), vec![file]);
             record.main = Some("m.gguf".into());
@@ -347,6 +354,7 @@ mod tests {
         let path = put(&store, &place, "abc").unwrap().path().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"abc");
         assert!(store.unfinished().is_empty());
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 2, "the file and its record");
         // What is there is not fetched again.
         assert_eq!(fs::read(put(&store, &place, "xyz").unwrap().path().unwrap()).unwrap(), b"abc");
         let found = |text: &str| match Source::parse(text, &public()).unwrap() {

@@ -3,6 +3,7 @@
 mod devices;
 mod errors;
 mod fetch;
+mod pull;
 mod quantize;
 mod results;
 mod support;

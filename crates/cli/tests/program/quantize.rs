@@ -1,5 +1,8 @@
 //! Quantised files are read by this program, and what cannot be done is refused in words.
 
+use gristmill::parts::formats::gguf::{GgmlType, GgufWriter, Value};
+use gristmill::parts::tensor::DType;
+
 use crate::support::*;
 
 fn synth(dir: &std::path::Path, quant: &str) -> String {
@@ -55,6 +58,69 @@ fn every_mix_gives_a_model_that_answers_nearly_the_same() {
     assert!(sizes[0].1 > 6 * sizes[10].1, "{sizes:?}");
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".part")), "{left:?}");
+}
+
+/// A file that takes a while: 16 matrices of half precision, and nothing else of a model.
+fn large(dir: &std::path::Path) -> String {
+    let mut writer = GgufWriter::new();
+    writer.metadata("general.architecture", Value::String("llama".into()));
+    for layer in 0..16 {
+        let name = format!("blk.{layer}.ffn_down.weight");
+        writer.declare(&name, GgmlType::try_from(DType::F16).unwrap(), &[1024, 1024]).unwrap();
+    }
+    let head = writer.head().unwrap();
+    let mut bytes = head.bytes.clone();
+    bytes.resize(head.len as usize, 0);
+    for place in &head.places {
+        let values = bytes[place.start as usize..place.end as usize].chunks_exact_mut(2).enumerate();
+        // Halves from 0.25 to 4, in no order.
+        values.for_each(|(i, half)| {
+            half.copy_from_slice(&(0x3400 + (i * 2_654_435_761 % 0x1000) as u16).to_le_bytes())
+        });
+    }
+    let path = dir.join("model.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Killed for real, at several points: the name stands for what it stood for before, and the next run cleans up.
+#[test]
+fn a_killed_run_leaves_the_old_file_and_the_next_one_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = large(dir.path());
+    let out = dir.path().join("out.gguf");
+    let args = ["quantize", &model, out.to_str().unwrap(), "q4_k_m", "-t", "1"];
+    let left = || {
+        let names =
+            std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|n| n != "model.gguf").collect();
+        names.sort();
+        names
+    };
+    for old in [None, Some("what was there before")] {
+        if let Some(old) = old {
+            std::fs::write(&out, old).unwrap();
+        }
+        for wait in [0, 5, 50, 200] {
+            let mut child = program().args(args).stderr(std::process::Stdio::null()).spawn().unwrap();
+            // From when the unfinished file is there.
+            while !left().iter().any(|name| name.ends_with(".part")) {
+                assert!(child.try_wait().unwrap().is_none(), "it ended too early to be killed");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(wait));
+            child.kill().unwrap();
+            assert!(!child.wait().unwrap().success(), "it was too fast to be killed");
+            assert_eq!(std::fs::read_to_string(&out).ok().as_deref(), old);
+            let parts: Vec<_> = left().into_iter().filter(|name| name.ends_with(".part")).collect();
+            assert_eq!(parts.len(), 1, "{parts:?}");
+            let part = std::fs::read(dir.path().join(&parts[0])).unwrap();
+            assert!(part.len() < 4 || part[..4] == [0; 4], "what is left could be taken for a model");
+        }
+        ok(&args);
+        assert_eq!(left(), ["out.gguf"]);
+        ok(&["inspect", "-m", out.to_str().unwrap()]);
+    }
 }
 
 #[test]
