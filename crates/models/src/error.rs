@@ -56,6 +56,16 @@ pub enum ModelError {
     /// Tensors are missing, do not fit, or have no place in the model.
     #[error("the checkpoint's tensors do not fit its hyper-parameters:{}", lines(.0))]
     Tensors(Vec<TensorProblem>),
+    /// A hyper-parameter that files of another container do not have.
+    #[error(
+        "a GGUF file of the architecture {architecture} cannot say {what}: this model cannot be converted"
+    )]
+    NotInGguf {
+        /// The architecture, as GGUF names it.
+        architecture: &'static str,
+        /// What it cannot say.
+        what: String,
+    },
     /// A graph that another model recorded.
     #[error("the graph's weight `{name}` is not one of this model")]
     ForeignWeight {

@@ -149,6 +149,65 @@ fn types_can_be_chosen_for_each_tensor() {
     assert_eq!(of("blk.1.attn_norm.weight"), "F32");
 }
 
+/// A folder and the file it becomes give the same bits, ids and templates.
+#[test]
+fn folders_become_files_that_give_the_same_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf").to_str().unwrap().to_owned();
+    for case in checks::goldens::CASES {
+        let folder = tests(&format!("goldens/{case}"));
+        let shown: serde_json::Value =
+            serde_json::from_str(&ok(&["inspect", "-m", &folder, "--json"])).unwrap();
+        let types = shown["tensors"].as_array().unwrap().iter();
+        let mix = if types.clone().any(|t| t["type"] == "BF16") { "bf16" } else { "f32" };
+        ok(&["quantize", &folder, &out, mix]);
+        let ids = golden_ids(case, "input_ids");
+        let (want, have) = (logits(&folder, &ids, &[]), logits(&out, &ids, &[]));
+        // The divisors of Llama 3.1 are rounded in files.
+        let same = |a: &f32, b: &f32| a == b || (*case == "llama3_rope" && (a - b).abs() < 1e-4);
+        let all = |rows: &[Vec<f32>]| rows.concat();
+        assert!(all(&want).iter().zip(&all(&have)).all(|(a, b)| same(a, b)), "{case}");
+        for text in ["the quick brown fox jumps", " over 12 lazy dogs'\n\n ü 你", "<s>a<|im_end|> b"] {
+            assert_eq!(tokenize(&folder, text), tokenize(&out, text), "{case} {text:?}");
+        }
+        ok(&["quantize", &folder, &out, "q8_0"]);
+        ok(&["plan", "-m", &out]);
+    }
+    // A template, several ends of generation, and fewer bits.
+    let folder = dir.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(tests(&format!("goldens/qwen2/{name}")), folder.join(name)).unwrap();
+    }
+    std::fs::write(
+        folder.join("chat_template.jinja"),
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}",
+    )
+    .unwrap();
+    std::fs::write(folder.join("generation_config.json"), "{\"eos_token_id\": [2, 4, 7]}").unwrap();
+    let folder = folder.to_str().unwrap();
+    ok(&["quantize", folder, &out, "bf16"]);
+    for args in [&["run", "-n", "8", "hi"][..], &["run", "-n", "3", "--raw", "the"]] {
+        let with = |model: &str| ok(&[args, &["-m", model]].concat());
+        assert_eq!(with(folder), with(&out));
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_converted_are_refused_by_what_is_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf").to_str().unwrap().to_owned();
+    for (folder, words) in [
+        ("fixtures/models/qwen2_window", "sliding_window"),
+        ("fixtures/models/llama_dynamic", "dynamic"),
+        ("goldens/gpt2", "gpt2"),
+    ] {
+        let errors = fails(&["quantize", &tests(folder), &out, "q8_0"], 1);
+        assert!(errors.contains(words), "{folder}: {errors}");
+        assert!(!std::path::Path::new(&out).exists());
+    }
+}
+
 #[test]
 fn what_cannot_be_done_is_said() {
     let dir = tempfile::tempdir().unwrap();
