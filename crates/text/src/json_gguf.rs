@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::TokenizerError;
 use crate::families;
-use crate::gguf::GgufVocab;
+use crate::gguf::{BY_SCORE, BYTE_LEVEL, GgufVocab};
 use crate::json::{JsonFiles, Scheme, parse, read_templates, read_vocab};
 use crate::json_bpe;
 use crate::json_spm;
@@ -70,11 +70,11 @@ impl GgufVocab {
         let model = &source["model"];
         let merges = json_bpe::merges(model).unwrap_or_default();
         if json_bpe::read(&source, &names, &raw).is_some() {
-            vocab.model = "gpt2".to_owned();
+            vocab.model = BYTE_LEVEL.to_owned();
             vocab.merges = merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
             vocab.pre = Some(pre_tokenizer(&source)?.to_owned());
         } else if let Some((spm, _)) = json_spm::read(&source, &names, &raw) {
-            vocab.model = "llama".to_owned();
+            vocab.model = BY_SCORE.to_owned();
             vocab.pre = Some("default".to_owned());
             vocab.add_space_prefix = Some(spm.space_prefix);
             vocab.scores = scores(&vocab.tokens, &merges);

@@ -154,8 +154,8 @@ impl fmt::Display for Failure {
             Kind::Redirect(words) => write!(f, "{at} leads to another place that is not used: {words}"),
             Kind::Plain => write!(
                 f,
-                "{at} is no https address: anybody between here and there could change what comes. Give --allow-http if \
-                 that is what you want"
+                "{at} is no https address: anybody between here and there could change what comes. `pull \
+                 --allow-http` fetches it all the same"
             ),
         }
     }

@@ -85,7 +85,7 @@ pub(crate) fn list(web: &Web, source: &HubSource) -> Result<Listing> {
     let explain = |failure| explain(web, source, failure);
     let (owner, name) = source.repo.split_once('/').unwrap_or((&source.repo, ""));
     let api = web.hub.at(["api", "models", owner, name]);
-    let revision = source.revision.as_deref().unwrap_or("main");
+    let revision = source.revision();
     let asked = api.at(["revision", revision]);
     let (found, _): (Revision, _) = web.json(&asked).map_err(explain)?;
     let senseless = |at: &Address, words: &str| Failure::new(at, Kind::Senseless(words.into()));
@@ -182,10 +182,9 @@ pub(crate) fn explain(web: &Web, source: &HubSource, failure: Failure) -> anyhow
                 "{repo} is given to those who accept its licence: do that at {page}, signed in, then {token}"
             )
         }
-        (Some(404), "RevisionNotFound") => format!(
-            "{repo} has no branch, tag or commit `{}`: {page} shows what there is",
-            source.revision.as_deref().unwrap_or("main")
-        ),
+        (Some(404), "RevisionNotFound") => {
+            format!("{repo} has no branch, tag or commit `{}`: {page} shows what there is", source.revision())
+        }
         (Some(404), "EntryNotFound") => {
             format!("the file is no longer in {repo}: run this again for what is there now")
         }

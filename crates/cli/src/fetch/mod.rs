@@ -193,7 +193,9 @@ impl Fetcher {
             &store::group_of(&listing.repo),
             &[&web.hub.to_string(), &listing.commit, chosen],
         );
-        if let Some(stored) = self.store.get(&place)? {
+        if let Some(mut stored) = self.store.get(&place)? {
+            stored.record.renew(source.revision());
+            stored.record.write(&stored.folder)?;
             return stored.path();
         }
         if let Some(index) = index {
@@ -235,6 +237,7 @@ impl Fetcher {
         })?;
         let mut record = finished(dir, named.to_string(), main.map(HubFile::name), files)?;
         record.commit = Some(listing.commit.clone());
+        record.renew(named.revision());
         record.licence.clone_from(&listing.licence);
         Ok(record)
     }

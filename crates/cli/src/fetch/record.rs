@@ -27,6 +27,9 @@ pub(crate) struct Record {
     /// The commit of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) commit: Option<String>,
+    /// Branches and tags that were at the commit when they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) revisions: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) licence: Option<String>,
     /// Architecture and types; empty when this program does not read it.
@@ -36,8 +39,13 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) main: Option<String>,
     pub(crate) files: Vec<FileRecord>,
-    /// Milliseconds since 1970.
+    /// When it was last asked of its source: milliseconds since 1970.
     pub(crate) fetched: u64,
+}
+
+fn now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_millis() as u64)
 }
 
 /// A file of a model.
@@ -50,17 +58,25 @@ pub(crate) struct FileRecord {
 
 impl Record {
     pub(crate) fn new(name: String, files: Vec<FileRecord>) -> Record {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Record {
             version: VERSION,
             name,
             commit: None,
+            revisions: vec![],
             licence: None,
             about: String::new(),
             main: None,
             files,
-            fetched: now.map_or(0, |d| d.as_millis() as u64),
+            fetched: now(),
         }
+    }
+
+    /// Notes that it was asked for again, by a revision.
+    pub(crate) fn renew(&mut self, revision: &str) {
+        if !self.revisions.iter().any(|r| r == revision) {
+            self.revisions.push(revision.to_owned());
+        }
+        self.fetched = now();
     }
 
     /// The record of a folder; `None` when there is none.

@@ -20,6 +20,9 @@ pub(crate) enum Source {
     Package(PackageSource),
 }
 
+/// The branch that is meant when none is named.
+pub(crate) const MAIN: &str = "main";
+
 /// `hf:owner/name[@revision][:choice]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HubSource {
@@ -101,6 +104,11 @@ pub(crate) fn is_repository(text: &str) -> bool {
 }
 
 impl HubSource {
+    /// The revision that is asked for.
+    pub(crate) fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or(MAIN)
+    }
+
     fn parse(text: &str) -> Result<HubSource> {
         let (place, choice) = match text.split_once(':') {
             Some((place, choice)) => (place, Some(choice)),
@@ -125,6 +133,7 @@ impl HubSource {
         if choice.is_some_and(str::is_empty) {
             bail!("`hf:{text}`: after `:` stands a file of the repository, or a type such as Q4_K_M");
         }
+        let revision = revision.filter(|r| *r != MAIN);
         let owned = |text: Option<&str>| text.map(str::to_owned);
         Ok(HubSource { repo: repo.to_owned(), revision: owned(revision), choice: owned(choice) })
     }
@@ -141,7 +150,7 @@ impl HubSource {
         }
         let source = |revision: Option<&str>, choice: Option<&str>| HubSource {
             repo: repo.clone(),
-            revision: revision.filter(|r| *r != "main").map(str::to_owned),
+            revision: revision.filter(|r| *r != MAIN).map(str::to_owned),
             choice: choice.map(str::to_owned),
         };
         match (parts.next(), parts.next(), parts.next()) {

@@ -231,11 +231,9 @@ impl Store {
         let means = |stored: &Stored| match Source::parse(&stored.record.name, &public()) {
             Ok(Some(Source::Hub(there))) => {
                 let commit = stored.record.commit.as_deref().unwrap_or_default();
-                let revision = match &source.revision {
-                    None => there.revision.is_none(),
-                    some if *some == there.revision => true,
-                    Some(asked) => asked.len() >= 7 && commit.starts_with(&asked.to_ascii_lowercase()),
-                };
+                let asked = source.revision();
+                let revision = stored.record.revisions.iter().any(|r| r == asked)
+                    || (asked.len() >= 7 && commit.starts_with(&asked.to_ascii_lowercase()));
                 let choice = match (&source.choice, &there.choice) {
                     (None, _) => true,
                     (Some(asked), Some(there)) => choose::means(asked, there),
@@ -340,6 +338,7 @@ mod tests {
             let mut record = Record::new("hf:a/b:q/m-Q4_0.gguf".into(), vec![file]);
             record.main = Some("m.gguf".into());
             record.commit = Some("0123456789abcdef".into());
+            record.renew("main");
             Ok(record)
         })
     }
@@ -363,6 +362,8 @@ mod tests {
         };
         for (text, times) in [
             ("hf:a/b", 1),
+            ("hf:a/b@main", 1),
+            ("hf:a/b@v1", 0),
             ("hf:A/B:Q4_0", 1),
             ("hf:a/b:m-Q4_0.gguf", 1),
             ("hf:a/b@0123456", 1),

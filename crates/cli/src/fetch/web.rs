@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, HeaderName, header};
-use ureq::tls::{RootCerts, TlsConfig};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::address::{Address, Origin};
 use super::failure::{Failure, Kind};
-use crate::output::note;
+use crate::output::{note, warn};
 
 /// The hub that `hf:` names, unless option or environment say another.
 const HUB: &str = "https://huggingface.co";
@@ -108,12 +108,23 @@ fn token() -> Option<String> {
     usable(std::fs::read_to_string(file).ok()?)
 }
 
+/// The system's certificates, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+fn certificates() -> Vec<Certificate<'static>> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        warn(
+            "this system has no certificates, so no https address will be trusted: install them (as `ca-certificates`)",
+        );
+    }
+    found.certs.iter().map(|cert| Certificate::from_der(cert).to_owned()).collect()
+}
+
 impl Web {
     /// # Errors
     /// The hub's address is none.
     pub(crate) fn new(options: &WebOptions) -> Result<Web> {
         let tls = TlsConfig::builder()
-            .root_certs(RootCerts::PlatformVerifier)
+            .root_certs(RootCerts::new_with_certs(&certificates()))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
         // Proxies are those of the environment.

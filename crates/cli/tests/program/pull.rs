@@ -73,6 +73,12 @@ fn a_model_is_pulled_checked_and_used_offline() {
         assert_eq!(out, ok(&["logits", "-m", &path, "--ids", "1,2"]));
     }
     assert!(hub.served().is_empty(), "{:?}", hub.served());
+    // A tag of the same commit is the same model, from then on offline too.
+    assert_eq!(hub.pull("hf:owner/tiny@v1:F32"), path);
+    assert_eq!(hub.sent(FILE), 0);
+    hub.forget();
+    assert_eq!(hub.run(&["inspect", "-m", "hf:owner/tiny@v1:F32"]).0, Some(0));
+    assert!(hub.served().is_empty());
     // One that is not there is fetched when it is used.
     let (code, _, errors) = hub.run(&["inspect", "-m", "hf:owner/tiny:q4_k_m"]);
     assert!(code == Some(0) && errors.contains("fetching hf:owner/tiny:tiny-Q4_K_M.gguf"), "{errors}");
@@ -259,6 +265,26 @@ fn nobody_at_the_address_is_told_as_such() {
     assert!(code == Some(1) && errors.contains("is not secure"), "{errors}");
     let (code, _, errors) = hub.run(&["pull", F32, "--hub", "abacus"]);
     assert!(code == Some(2) && errors.contains("abacus"), "{errors}");
+}
+
+#[test]
+fn proxies_of_the_environment_are_asked() {
+    let hub = quants();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let asked = std::thread::spawn(move || {
+        use std::io::{BufRead, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(&stream).read_line(&mut line).unwrap();
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").unwrap();
+        line
+    });
+    let mut command = hub.command(&["pull", F32, "--hub", "https://hub.invalid", "--retries", "0"]);
+    let output = command.env("HTTPS_PROXY", proxy).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("proxy"), "{errors}");
+    assert!(asked.join().unwrap().starts_with("CONNECT hub.invalid:443 "));
 }
 
 /// Real processes, killed for real, at several points: the next one asks for what is missing and nothing else.

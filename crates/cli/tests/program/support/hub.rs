@@ -310,7 +310,7 @@ impl State {
             return Answer { status: 302, headers, content: vec![] };
         };
         match rest.split_once('/') {
-            Some(("revision", name)) if name == "main" || *name == *commit => json(
+            Some(("revision", name)) if name == "main" || name == "v1" || *name == *commit => json(
                 json!({ "id": "owner/tiny", "sha": commit, "gated": false, "tags": ["gguf", "license:apache-2.0"] }),
             ),
             Some(("revision", _)) => missing("RevisionNotFound"),
