@@ -106,6 +106,7 @@ fn flags_are_written_or_refused_by_name() {
         ("lfm2_convs", "without attention"),
         ("qwen2_layer_types", "sliding_window"),
         ("qwen2_window", "sliding_window"),
+        ("qwen2_heads", "sliding_window"),
         ("qwen3_biases", "sliding_window"),
         ("qwen3_moe_window", "sliding_window"),
         ("qwen3_moe_mixed", "norm_topk_prob"),
