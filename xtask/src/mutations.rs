@@ -106,8 +106,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "rows of queries and keys are left interleaved",
         "crates/models/src/weights.rs",
-        "Some(head) if !vector => interleaved(within, head),",
-        "Some(_) if !vector => within,",
+        "Some(head) if is_gguf && !self.gguf_order => interleaved(row, head),",
+        "Some(_) if is_gguf && !self.gguf_order => row,",
     ),
     mutation(
         "queries and keys are not normed",

@@ -7,8 +7,8 @@ use gristmill::parts::tensor::DType;
 
 use crate::catalogue;
 use crate::commands::{
-    bench, completions, devices, inspect, logits, man, perplexity, plan, quantize, run, selftest, synth,
-    tokenize,
+    bench, completions, devices, inspect, logits, man, models, perplexity, plan, pull, quantize, run,
+    selftest, synth, tokenize,
 };
 
 /// Runs language models on the hardware you have.
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Selftest(selftest::SelftestArgs),
     Quantize(quantize::QuantizeArgs),
     Synth(synth::SynthArgs),
+    Pull(pull::PullArgs),
+    Models(models::ModelsArgs),
     Devices(devices::DevicesArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -57,8 +59,9 @@ pub(crate) struct LoadArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ModelArgs {
-    #[arg(short, long, value_name = "PATH", help = format!(
-        "GGUF file or Hugging Face folder; without it the default model, fetched once: {}", catalogue::DEFAULT))]
+    #[arg(short, long, value_name = "MODEL", help = format!(
+        "GGUF file or Hugging Face folder, or what `pull` takes, such as `hf:owner/name:Q4_K_M`, fetched once; without it \
+         the default model: {}", catalogue::DEFAULT))]
     pub(crate) model: Option<PathBuf>,
     /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
     /// user's cache folder]

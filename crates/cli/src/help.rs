@@ -16,8 +16,11 @@ pub(crate) const EXIT_CODES: [(u8, &str); 3] = [
 ];
 
 /// What the environment changes.
-pub(crate) const ENVIRONMENT: [(&str, &str); 4] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 7] = [
     ("GRISTMILL_CACHE", "folder for fetched models, where --cache-dir names none"),
+    ("HF_ENDPOINT", "the hub that `pull` speaks to, where --hub names none"),
+    ("HF_TOKEN", "a token for the hub; it goes nowhere else"),
+    ("HTTPS_PROXY, NO_PROXY", "the proxy of fetches, and hosts that need none"),
     ("NO_COLOR, CLICOLOR=0, TERM=dumb", "no colours; what is no terminal gets none in any case"),
     ("CLICOLOR_FORCE", "colours also where no terminal is"),
     ("COLUMNS", "width of the help where no terminal tells it"),
@@ -51,6 +54,23 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "gristmill run --json --logprobs 3 Hello",
                 "an object with text, ids, reason, probabilities, times",
             ),
+        ],
+    ),
+    (
+        "pull",
+        &[
+            ("gristmill pull", "list the models that are known by name"),
+            ("gristmill pull smollm2-135m-instruct", "fetch one of them"),
+            ("gristmill pull hf:owner/name:Q4_K_M", "the GGUF file of a hub repository whose name ends so"),
+            ("gristmill pull https://example.org/model.gguf", "a file of any address"),
+        ],
+    ),
+    (
+        "models",
+        &[
+            ("gristmill models", "what was fetched, and how large it is"),
+            ("gristmill models verify", "read it all again and compare checksums"),
+            ("gristmill models remove smollm2-135m-instruct", "free the space"),
         ],
     ),
     (

@@ -6,27 +6,51 @@ use std::sync::Arc;
 use anyhow::Result;
 use gristmill::{
     ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, Precision,
-    Profile, load_engine,
+    Profile, load_engine, open_checkpoint,
 };
 
 use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::error::Usage;
+use crate::fetch::source::{Source, is_repository};
+use crate::fetch::{Fetcher, WebOptions};
 use crate::output::{byte_bar, note, warn};
 use crate::{catalogue, fetch};
 
 impl ModelArgs {
-    /// Where the model is; fetches the default one when none was named and it is not there yet.
+    /// Where the model is. One that is named otherwise than by its path, and the default one when none is named, is fetched when
+    /// it is not there yet.
     pub(crate) fn path(&self) -> Result<PathBuf> {
+        let cache_dir = self.cache_dir.as_deref();
         match &self.model {
-            Some(path) => Ok(path.clone()),
-            None => fetch::ensure(&catalogue::DEFAULT, &fetch::cache_dir(self.cache_dir.as_deref())?),
+            Some(name) => model_path(name, cache_dir),
+            None => fetcher(cache_dir)?.ensure(&Source::Catalogue(&catalogue::DEFAULT)),
         }
     }
 
     /// The path and the opened checkpoint.
     pub(crate) fn open(&self) -> Result<(PathBuf, Arc<Checkpoint>)> {
         let path = self.path()?;
-        let checkpoint = Checkpoint::open(&path)?;
+        let checkpoint = open_checkpoint(&path)?;
         Ok((path, Arc::new(checkpoint)))
+    }
+}
+
+fn fetcher(cache_dir: Option<&Path>) -> Result<Fetcher> {
+    Fetcher::new(cache_dir, WebOptions::default())
+}
+
+/// Where the model of a name is: a path, or what `pull` takes, fetched when it is not there yet.
+pub(crate) fn model_path(path: &Path, cache_dir: Option<&Path>) -> Result<PathBuf> {
+    // What is there is meant, whatever it is called.
+    let name = path.to_str().filter(|_| !path.exists());
+    let Some(name) = name else { return Ok(path.to_owned()) };
+    // A path needs no folder for fetched models.
+    match fetch::named(name).map_err(|e| Usage::error(format!("{e:#}")))? {
+        Some(source) => fetcher(cache_dir)?.ensure(&source),
+        None if is_repository(name) && !name.ends_with(".gguf") => Err(Usage::error(format!(
+            "{name} does not exist here; if it is a repository of the hub, that is -m hf:{name}"
+        ))),
+        None => Ok(path.to_owned()),
     }
 }
 

@@ -23,8 +23,10 @@ pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile)
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
         };
+        let prefix = prefix_of(&target);
+        remove_left(folder, &prefix);
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".gristmill-").suffix(".part");
+        builder.prefix(&prefix).suffix(SUFFIX);
         #[cfg(unix)]
         {
             // Those of any new file, less what the process masks: the default is for the user alone.
@@ -32,6 +34,9 @@ pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile)
             builder.permissions(Permissions::from_mode(0o666));
         }
         let mut file = builder.tempfile_in(folder)?;
+        // While this lives, no other writer takes it for one that was left. A system that cannot lock leaves it to be removed by
+        // hand.
+        let _ = file.as_file().try_lock();
         let result = write(&mut file)?;
         if let Some(permissions) = permissions {
             file.as_file().set_permissions(permissions)?;
@@ -45,6 +50,30 @@ pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile)
         Ok(result)
     });
     written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+const SUFFIX: &str = ".part";
+
+/// How the names of unfinished files for this one begin.
+fn prefix_of(target: &Path) -> String {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let short: String = name.chars().take(40).collect();
+    format!(".gristmill-{short}-")
+}
+
+/// Removes what writers of the same file left that were killed. Those that live hold a lock.
+fn remove_left(folder: &Path, prefix: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let left = name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(SUFFIX));
+        let file = || fs::OpenOptions::new().write(true).open(entry.path());
+        if left
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
+            && file().is_ok_and(|file| file.try_lock().is_ok())
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// The file that a name leads to, with its permissions if it is there.
@@ -120,6 +149,29 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "the other");
         assert_eq!(names(dir.path()), ["model.gguf", "model.gguf.part"]);
         assert_eq!(fs::read_to_string(dir.path().join("model.gguf.part")).unwrap(), "of somebody else");
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_by_the_next_of_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        let others = [".gristmill-other.gguf-abc.part", ".gristmill-model.gguf-abc.party", "model.gguf.part"];
+        for name in others.into_iter().chain([".gristmill-model.gguf-killed.part"]) {
+            fs::write(dir.path().join(name), "half of").unwrap();
+        }
+        write_whole(&path, |_| {
+            // The next does not take what is being written now.
+            let during = names(dir.path()).len();
+            write(&path, "one").unwrap();
+            assert_eq!(names(dir.path()).len(), during + 1);
+            Ok(())
+        })
+        .unwrap();
+        write(&path, "two").unwrap();
+        let mut want: Vec<String> = others.into_iter().chain(["model.gguf"]).map(str::to_owned).collect();
+        want.sort();
+        assert_eq!(names(dir.path()), want);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
     }
 
     #[test]

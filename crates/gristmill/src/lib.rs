@@ -51,6 +51,7 @@ mod error;
 mod generation;
 #[cfg(not(target_arch = "wasm32"))]
 mod llm;
+mod open;
 #[cfg(not(target_arch = "wasm32"))]
 mod score;
 mod tokenizer;
@@ -76,10 +77,11 @@ pub use graph::{PlanReport, PortKind};
 #[cfg(not(target_arch = "wasm32"))]
 pub use llm::{Generate, Llm, LoadOptions, fresh_seed, load_engine};
 pub use models::{Model, ModelInfo};
+pub use open::open_checkpoint;
 #[cfg(not(target_arch = "wasm32"))]
 pub use score::score;
 pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
-pub use tokenizer::tokenizer_of;
+pub use tokenizer::{tokenizer_metadata, tokenizer_of};
 
 /// Lower layers, for tools that look inside. They change from version to version.
 pub mod parts {

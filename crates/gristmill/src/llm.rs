@@ -13,6 +13,7 @@ use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tok
 use crate::device::{DeviceOptions, open_devices};
 use crate::error::Error;
 use crate::generation::Generation;
+use crate::open::open_checkpoint;
 use crate::tokenizer::tokenizer_of;
 
 /// How a model is loaded. The default is the CPU with a thread for each processor.
@@ -195,7 +196,7 @@ impl Llm {
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Llm, Error> {
-        let checkpoint = Arc::new(Checkpoint::open(path.as_ref())?);
+        let checkpoint = Arc::new(open_checkpoint(path.as_ref())?);
         let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
         let engine = load_engine(path, checkpoint, options, progress)?;
         Ok(Llm { engine, tokenizer })

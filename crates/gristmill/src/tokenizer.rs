@@ -1,6 +1,6 @@
 //! The tokenizer a checkpoint carries.
 
-use formats::gguf::GgufMetadata;
+use formats::gguf::{Array, GgufMetadata, Strings, Value};
 use formats::{Checkpoint, HfFile};
 use text::{GgufVocab, JsonFiles, Tokenizer, TokenizerError};
 
@@ -19,12 +19,11 @@ pub fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
             })?;
             Ok(Tokenizer::from_gguf(vocab)?)
         }
-        None => from_folder(checkpoint),
+        None => Ok(Tokenizer::from_json(Files::of(checkpoint)?.json())?),
     }
 }
 
 fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
-    use formats::gguf::Strings;
     let strings = |key: &str| m.get::<&Strings>(key);
     let id = |name: &str| m.get::<u32>(&format!("tokenizer.ggml.{name}_token_id"));
     let text = |key: &str| Ok(m.get::<&str>(key)?.map(str::to_owned));
@@ -68,26 +67,83 @@ fn vocab(m: &GgufMetadata) -> Result<GgufVocab, formats::gguf::MetaError> {
     })
 }
 
-fn from_folder(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
-    let file = |f| checkpoint.hf_file(f);
-    let Some(tokenizer) = file(HfFile::Tokenizer)? else {
-        return Err(Error::NoTokenizer(
-            "there is no tokenizer.json in the folder; fetch it from where the weights came".into(),
-        ));
-    };
-    let (tokenizer_config, generation_config) =
-        (file(HfFile::TokenizerConfig)?, file(HfFile::GenerationConfig)?);
-    let config = checkpoint.config().map(|c| c.to_string().into_bytes());
-    let template = file(HfFile::ChatTemplate)?.map(String::from_utf8).transpose();
-    let template = template.map_err(|e| TokenizerError::BadJson {
-        file: "chat_template.jinja",
-        message: format!("is not UTF-8: {e}"),
-    })?;
-    Ok(Tokenizer::from_json(JsonFiles {
-        tokenizer: &tokenizer,
-        tokenizer_config: tokenizer_config.as_deref(),
-        config: config.as_deref(),
-        generation_config: generation_config.as_deref(),
-        chat_template: template.as_deref(),
-    })?)
+/// The files of a folder that describe its tokenizer.
+struct Files {
+    tokenizer: Vec<u8>,
+    tokenizer_config: Option<Vec<u8>>,
+    generation_config: Option<Vec<u8>>,
+    config: Option<Vec<u8>>,
+    template: Option<String>,
+}
+
+impl Files {
+    fn of(checkpoint: &Checkpoint) -> Result<Files, Error> {
+        let file = |f| checkpoint.hf_file(f);
+        let Some(tokenizer) = file(HfFile::Tokenizer)? else {
+            return Err(Error::NoTokenizer(
+                "there is no tokenizer.json in the folder; fetch it from where the weights came".into(),
+            ));
+        };
+        let (tokenizer_config, generation_config) =
+            (file(HfFile::TokenizerConfig)?, file(HfFile::GenerationConfig)?);
+        let config = checkpoint.config().map(|c| c.to_string().into_bytes());
+        let template = file(HfFile::ChatTemplate)?.map(String::from_utf8).transpose();
+        let template = template.map_err(|e| TokenizerError::BadJson {
+            file: "chat_template.jinja",
+            message: format!("is not UTF-8: {e}"),
+        })?;
+        Ok(Files { tokenizer, tokenizer_config, generation_config, config, template })
+    }
+
+    fn json(&self) -> JsonFiles<'_> {
+        JsonFiles {
+            tokenizer: &self.tokenizer,
+            tokenizer_config: self.tokenizer_config.as_deref(),
+            config: self.config.as_deref(),
+            generation_config: self.generation_config.as_deref(),
+            chat_template: self.template.as_deref(),
+        }
+    }
+}
+
+/// What a GGUF file says of the tokenizer of a folder, for an embedding table of `size` tokens: keys and values, in the order to
+/// write them.
+///
+/// # Errors
+/// No tokenizer data, data that is not understood, or that such a file cannot say.
+pub fn tokenizer_metadata(checkpoint: &Checkpoint, size: usize) -> Result<Vec<(String, Value)>, Error> {
+    let vocab = GgufVocab::from_json(Files::of(checkpoint)?.json(), size)?;
+    let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+    let tokens: Strings = vocab.tokens.iter().map(lossy).collect();
+    let mut all = vec![("model".to_owned(), Value::String(vocab.model))];
+    let mut add = |key: &str, value: Option<Value>| all.extend(value.map(|value| (key.to_owned(), value)));
+    add("pre", vocab.pre.map(Value::String));
+    add("tokens", Some(Value::Array(Array::String(tokens))));
+    add("scores", (!vocab.scores.is_empty()).then_some(Value::Array(Array::F32(vocab.scores))));
+    add("token_type", Some(Value::Array(Array::I32(vocab.token_types))));
+    let merges = || Value::Array(Array::String(vocab.merges.iter().map(String::as_str).collect()));
+    add("merges", (!vocab.merges.is_empty()).then(merges));
+    for (name, id) in [
+        ("bos", vocab.bos),
+        ("eos", vocab.eos),
+        ("eot", vocab.eot),
+        ("eom", vocab.eom),
+        ("unknown", vocab.unknown),
+        ("padding", vocab.padding),
+    ] {
+        add(&format!("{name}_token_id"), id.map(Value::U32));
+    }
+    add("add_bos_token", vocab.add_bos.map(Value::Bool));
+    add("add_eos_token", vocab.add_eos.map(Value::Bool));
+    add("add_space_prefix", vocab.add_space_prefix.map(Value::Bool));
+    let mut all: Vec<_> =
+        all.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
+    all.extend(
+        vocab.chat_template.map(|source| ("tokenizer.chat_template".to_owned(), Value::String(source))),
+    );
+    let named = vocab.named_chat_templates.into_iter();
+    all.extend(
+        named.map(|(name, source)| (format!("tokenizer.chat_template.{name}"), Value::String(source))),
+    );
+    Ok(all)
 }

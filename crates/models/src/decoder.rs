@@ -10,8 +10,9 @@ use tensor::{DType, blocks};
 
 use crate::blocks::{Attention, GatedMlp};
 use crate::error::ModelError;
+use crate::gguf_form::GgufForm;
 use crate::keys::{Key, Keys, Range, number};
-use crate::rope::Rope;
+use crate::rope::{FACTORS, Rope};
 use crate::weights::Names;
 
 /// A checkpoint being opened: its hyper-parameters, and which tensors were used while reading them.
@@ -38,7 +39,7 @@ pub(crate) struct Decoder {
     pub(crate) final_norm: &'static str,
     /// Names that differ from the common ones.
     pub(crate) names: Names,
-    /// q and k are stored for interleaved rotary pairs.
+    /// GGUF files of the family store q and k for interleaved rotary pairs.
     pub(crate) interleaved: bool,
     /// Norm weights are stored less 1.
     pub(crate) plus_one: bool,
@@ -57,6 +58,17 @@ pub(crate) struct Defaults {
     pub(crate) theta: f64,
 }
 
+const HIDDEN: Key = ("hidden_size", "embedding_length");
+const LAYERS: Key = ("num_hidden_layers", "block_count");
+const CONTEXT: Key = ("max_position_embeddings", "context_length");
+/// In GGUF; the other container has a key for each family.
+const EPS_KEY: &str = "attention.layer_norm_rms_epsilon";
+const VOCAB: Key = ("vocab_size", "vocab_size");
+const K_DIM: Key = ("head_dim", "attention.key_length");
+const V_DIM: Key = ("", "attention.value_length");
+const ROTARY: Key = ("", "rope.dimension_count");
+/// Width of gated MLPs.
+pub(crate) const WIDTH: Key = ("intermediate_size", "feed_forward_length");
 /// Query heads.
 pub(crate) const HEADS: Key = ("num_attention_heads", "attention.head_count");
 /// KV heads.
@@ -103,26 +115,26 @@ impl Config<'_> {
     /// The shared axes.
     pub(crate) fn decoder(&self, defaults: &Defaults) -> Result<Decoder, ModelError> {
         let keys = &self.keys;
-        let hidden = self.need_extent(("hidden_size", "embedding_length"))?;
+        let hidden = self.need_extent(HIDDEN)?;
         let layers = self.layers()?;
-        let context = keys.count(("max_position_embeddings", "context_length"))?;
+        let context = keys.count(CONTEXT)?;
         let context = match context {
-            None if keys.is_gguf() => keys.need(("", "context_length"))?,
+            None if keys.is_gguf() => keys.need(CONTEXT)?,
             given => given.unwrap_or(defaults.context),
         };
-        let eps_key: Key = (defaults.eps_key, "attention.layer_norm_rms_epsilon");
+        let eps_key: Key = (defaults.eps_key, EPS_KEY);
         let eps = match keys.within_range(eps_key, &EPS)? {
             None if keys.is_gguf() => return Err(keys.missing(eps_key, "a number above 0")),
             given => given.unwrap_or(defaults.eps) as f32,
         };
-        let vocab = match self.extent(("vocab_size", "vocab_size"))? {
+        let vocab = match self.extent(VOCAB)? {
             // Files of some families name it only through the embedding table.
             None if keys.is_gguf() => self
                 .checkpoint
                 .tensor("token_embd.weight")
                 .ok()
                 .map_or(0, |t| t.shape.first().copied().unwrap_or(0)),
-            None => keys.need(("vocab_size", ""))?,
+            None => keys.need(VOCAB)?,
             Some(vocab) => vocab,
         };
         let tied = if keys.is_gguf() {
@@ -153,7 +165,7 @@ impl Config<'_> {
 
     /// The number of layers, at most the number of tensors there are: each has some.
     fn layers(&self) -> Result<usize, ModelError> {
-        let key = ("num_hidden_layers", "block_count");
+        let key = LAYERS;
         let layers = self.keys.need(key)?;
         let tensors = self.checkpoint.tensors().count();
         if layers > tensors {
@@ -214,17 +226,17 @@ impl Config<'_> {
                 Err(keys.bad(HEADS, heads, &format!("{expected}, when no width of a head is given")))
             }
         };
-        let k_dim = match self.extent(("head_dim", "attention.key_length"))?.or(default) {
+        let k_dim = match self.extent(K_DIM)?.or(default) {
             Some(dim) => dim,
             None => split()?,
         };
         // llama.cpp, too, takes the other one's default, not the value of the key.
-        let v_dim = match self.extent(("", "attention.value_length"))? {
+        let v_dim = match self.extent(V_DIM)? {
             Some(dim) => dim,
             None if keys.is_gguf() => split()?,
             None => k_dim,
         };
-        let rotary = ("", "rope.dimension_count");
+        let rotary = ROTARY;
         if let Some(value) = keys.count(rotary)?.filter(|n| *n != k_dim) {
             return Err(keys.unsupported(rotary, value, &format!("the whole head of {k_dim} is")));
         }
@@ -255,7 +267,7 @@ impl Config<'_> {
 
     /// A GGUF file carries the scaling of Llama 3.1 as a table of divisors.
     fn divide_by_stored_factors(&self, rope: &mut Rope) -> Result<(), ModelError> {
-        let name = "rope_freqs.weight";
+        let name = FACTORS;
         if !self.keys.is_gguf() || !self.has(name) {
             return Ok(());
         }
@@ -284,7 +296,7 @@ impl Config<'_> {
         activation_key: &'static str,
         default: Activation,
     ) -> Result<GatedMlp, ModelError> {
-        let width = self.need_extent(("intermediate_size", "feed_forward_length"))?;
+        let width = self.need_extent(WIDTH)?;
         let activation = self.activation(activation_key, default)?;
         Ok(GatedMlp { width, activation, in_bias: false, out_bias: false })
     }
@@ -324,6 +336,38 @@ impl Config<'_> {
             other => Err(self.keys.unsupported(key, other, "full_attention and sliding_attention are")),
         });
         slides.collect::<Result<_, _>>().map(Some)
+    }
+}
+
+impl Decoder {
+    /// Says the shared axes in the keys of a GGUF file.
+    pub(crate) fn write_gguf(&self, out: &mut GgufForm) {
+        out.count(CONTEXT, self.context);
+        out.count(HIDDEN, self.hidden);
+        out.count(LAYERS, self.layers);
+        out.count(VOCAB, self.vocab);
+        out.float(("", EPS_KEY), self.eps);
+    }
+}
+
+impl Attention {
+    /// Says heads, their widths and the rotation in the keys of a GGUF file; not windows and the scale.
+    pub(crate) fn write_gguf(&self, out: &mut GgufForm) -> Result<(), ModelError> {
+        out.count(HEADS, self.heads);
+        out.count(KV_HEADS, self.kv_heads);
+        out.count(K_DIM, self.k_dim);
+        out.count(V_DIM, self.v_dim);
+        out.count(ROTARY, self.k_dim);
+        self.rope.write_gguf(out)
+    }
+}
+
+impl GatedMlp {
+    /// Says the width in the keys of a GGUF file, which know no activation.
+    pub(crate) fn write_gguf(&self, usual: Activation, out: &mut GgufForm) -> Result<(), ModelError> {
+        out.usual_activation(self.activation, usual)?;
+        out.count(WIDTH, self.width);
+        Ok(())
     }
 }
 

@@ -66,6 +66,16 @@ pub enum ModelError {
     /// Tensors are missing, do not fit, or have no place in the model.
     #[error("{}:{}", unfit(.0), lines(.0))]
     Tensors(Vec<TensorProblem>),
+    /// A hyper-parameter that files of another container do not have.
+    #[error(
+        "a GGUF file of the architecture {architecture} cannot say {what}: this model cannot be converted"
+    )]
+    NotInGguf {
+        /// The architecture, as GGUF names it.
+        architecture: &'static str,
+        /// What it cannot say.
+        what: String,
+    },
     /// A graph that another model recorded.
     #[error("the graph's weight `{name}` is not one of this model")]
     ForeignWeight {

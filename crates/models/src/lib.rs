@@ -12,6 +12,7 @@ mod blocks;
 mod decoder;
 mod error;
 mod families;
+mod gguf_form;
 mod keys;
 mod registry;
 mod rope;
@@ -28,6 +29,7 @@ use tensor::DType;
 
 use decoder::{Config, Decoder};
 pub use error::{ModelError, TensorProblem};
+pub use gguf_form::{GgufForm, GgufTensor};
 use registry::Family;
 pub use step::StepLimits;
 use step::{Notes, Step};
@@ -119,6 +121,14 @@ pub struct Model {
     family: Box<dyn Family>,
     weights: HashMap<String, Weight>,
     info: ModelInfo,
+}
+
+/// Whether there is code for the architecture that the bytes of a config.json name, whatever there is of its weights.
+///
+/// # Errors
+/// There is none; the known ones are listed. Bytes that name none are no error here.
+pub fn check_architecture(config: &[u8]) -> Result<(), ModelError> {
+    serde_json::from_slice(config).map_or(Ok(()), |config| registry::knows(&config))
 }
 
 impl Model {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::decoder::{Config, Decoder};
 use crate::error::ModelError;
 use crate::families;
+use crate::gguf_form::GgufForm;
 use crate::keys::Keys;
 use crate::step::Step;
 
@@ -14,6 +15,9 @@ use crate::step::Step;
 pub(crate) trait Family: Send + Sync {
     /// Records one layer: the residual stream `[rows, hidden]` in and out.
     fn layer(&self, step: &Step, layer: usize, x: Tensor) -> Tensor;
+
+    /// Says in the keys of a GGUF file what the family reads there beside the decoder's axes, or refuses what cannot be said.
+    fn write_gguf(&self, decoder: &Decoder, out: &mut GgufForm) -> Result<(), ModelError>;
 }
 
 /// Reads a family's hyper-parameters.
@@ -28,6 +32,8 @@ struct Entry {
     class: &'static str,
     /// `general.architecture` of GGUF; empty where there is none.
     gguf: &'static str,
+    /// The `general.architecture` that is written.
+    written: &'static str,
     read: Read,
 }
 
@@ -37,6 +43,7 @@ const FAMILIES: &[Entry] = &[
         model_type: "llama",
         class: "LlamaForCausalLM",
         gguf: "llama",
+        written: "llama",
         read: families::llama::read,
     },
     Entry {
@@ -44,6 +51,7 @@ const FAMILIES: &[Entry] = &[
         model_type: "mistral",
         class: "MistralForCausalLM",
         gguf: "",
+        written: "llama",
         read: families::llama::read_mistral,
     },
     Entry {
@@ -51,6 +59,7 @@ const FAMILIES: &[Entry] = &[
         model_type: "qwen2",
         class: "Qwen2ForCausalLM",
         gguf: "qwen2",
+        written: "qwen2",
         read: families::qwen2::read,
     },
     Entry {
@@ -58,6 +67,7 @@ const FAMILIES: &[Entry] = &[
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
         gguf: "qwen3",
+        written: "qwen3",
         read: families::qwen3::read,
     },
     Entry {
@@ -65,6 +75,7 @@ const FAMILIES: &[Entry] = &[
         model_type: "qwen3_moe",
         class: "Qwen3MoeForCausalLM",
         gguf: "qwen3moe",
+        written: "qwen3moe",
         read: families::qwen3_moe::read,
     },
     Entry {
@@ -72,6 +83,7 @@ const FAMILIES: &[Entry] = &[
         model_type: "gemma3_text",
         class: "Gemma3ForCausalLM",
         gguf: "gemma3",
+        written: "gemma3",
         read: families::gemma3::read,
     },
     Entry {
@@ -79,20 +91,36 @@ const FAMILIES: &[Entry] = &[
         model_type: "lfm2",
         class: "Lfm2ForCausalLM",
         gguf: "lfm2",
+        written: "lfm2",
         read: families::lfm2::read,
     },
 ];
+
+/// What GGUF calls a family.
+pub(crate) fn written_as(name: &str) -> &'static str {
+    FAMILIES.iter().find(|f| f.name == name).map_or("", |f| f.written)
+}
+
+/// Whether there is a family for the `model_type` of a configuration; an error that lists those there are.
+pub(crate) fn knows(config: &Value) -> Result<(), ModelError> {
+    match config["model_type"].as_str() {
+        Some(name) if !FAMILIES.iter().any(|f| f.model_type == name) => Err(unknown("model_type", name)),
+        _ => Ok(()),
+    }
+}
+
+fn unknown(key: &str, found: &str) -> ModelError {
+    let names = FAMILIES.iter().flat_map(|f| [f.model_type, f.gguf]).filter(|n| !n.is_empty());
+    let names: std::collections::BTreeSet<_> = names.collect();
+    let known = names.into_iter().collect::<Vec<_>>().join(", ");
+    ModelError::UnknownArchitecture { found: format!("`{key}` = {found:?}"), known }
+}
 
 /// The family of a checkpoint: its name, the keys to read and their reader.
 pub(crate) fn find(checkpoint: &Checkpoint) -> Result<(&'static str, Keys<'_>, Read), ModelError> {
     let key = if checkpoint.gguf().is_some() { "general.architecture" } else { "model_type" };
     let missing = || ModelError::MissingKey { key: key.to_owned(), expected: "the architecture's name" };
-    let unknown = |found: &str| {
-        let names = FAMILIES.iter().flat_map(|f| [f.model_type, f.gguf]).filter(|n| !n.is_empty());
-        let names: std::collections::BTreeSet<_> = names.collect();
-        let known = names.into_iter().collect::<Vec<_>>().join(", ");
-        ModelError::UnknownArchitecture { found: format!("`{key}` = {found:?}"), known }
-    };
+    let unknown = |found: &str| unknown(key, found);
     if let Some(metadata) = checkpoint.gguf() {
         let name: &str = metadata.get(key).ok().flatten().ok_or_else(missing)?;
         let family = FAMILIES.iter().find(|f| f.gguf == name && !name.is_empty());

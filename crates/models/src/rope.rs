@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::ModelError;
+use crate::gguf_form::GgufForm;
 use crate::keys::{Key, Keys, Range};
 
 /// One table of rotary frequencies.
@@ -16,6 +17,11 @@ pub(crate) struct Rope {
     pub(crate) magnitude: f32,
     /// From this position on the scaling asks for other frequencies, which depend on the length of the sequence.
     pub(crate) limit: Option<usize>,
+    /// Base frequency.
+    pub(crate) theta: f64,
+    pub(crate) scaling: Scaling,
+    /// A table of a GGUF file divided the frequencies.
+    divided: bool,
 }
 
 /// How the frequencies of plain RoPE are changed for contexts longer than trained.
@@ -34,8 +40,12 @@ pub(crate) enum Scaling {
 }
 
 const TYPE: Key = ("rope_type", "rope.scaling.type");
+pub(crate) const THETA_KEY: Key = ("rope_theta", "rope.freq_base");
 const FACTOR: Key = ("factor", "rope.scaling.factor");
 const ORIGINAL: Key = ("original_max_position_embeddings", "rope.scaling.original_context_length");
+const BETAS: [&str; 2] = ["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"];
+/// The tensor of a GGUF file with divisors of the frequencies.
+pub(crate) const FACTORS: &str = "rope_freqs.weight";
 const IMPLEMENTED: &str = "default, linear, dynamic, yarn, longrope and llama3 are";
 
 const THETA: Range = Range::new(1.000_001, 1e12, "a number above 1, at most 1e12");
@@ -73,7 +83,7 @@ impl Rope {
         context: usize,
     ) -> Result<Rope, ModelError> {
         let port = "rope.inv_freq";
-        let theta = read_theta(keys, ("rope_theta", "rope.freq_base"))?;
+        let theta = read_theta(keys, THETA_KEY)?;
         if keys.is_gguf() {
             return Rope::read_gguf(keys, port, dims, theta.unwrap_or(default_theta), context);
         }
@@ -199,8 +209,7 @@ impl Rope {
         {
             keys.only(("", name), 1.0)?;
         }
-        let (beta_fast, beta_slow) =
-            read_betas(keys, ["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"])?;
+        let (beta_fast, beta_slow) = read_betas(keys, BETAS)?;
         let scaling = match (kind.as_deref(), factor) {
             // A factor without a type is linear, as llama.cpp reads it.
             (Some("linear") | None, Some(factor)) => Scaling::Linear { factor },
@@ -245,14 +254,59 @@ impl Rope {
                 expected: "numbers that give frequencies above 0".to_owned(),
             });
         }
-        Ok(Rope { port, inv_freq, magnitude, limit })
+        Ok(Rope { port, inv_freq, magnitude, limit, theta, scaling: scaling.clone(), divided: false })
     }
 
     /// Divides each frequency, as the `rope_freqs.weight` of a GGUF file asks.
     pub(crate) fn divide(&mut self, factors: &[f32]) {
+        self.divided = true;
         for (f, by) in self.inv_freq.iter_mut().zip(factors) {
             *f /= by;
         }
+    }
+}
+
+impl Rope {
+    /// Says in the keys of a GGUF file what [`Rope::read_gguf`] reads.
+    pub(crate) fn write_gguf(&self, out: &mut GgufForm) -> Result<(), ModelError> {
+        out.float(THETA_KEY, self.theta as f32);
+        let none = |out: &GgufForm, what: &str| Err(out.none(&format!("the rotary scaling `{what}`")));
+        if self.limit.is_some() {
+            return none(out, if self.scaling == Scaling::None { "dynamic" } else { "longrope" });
+        }
+        let by_table = matches!(self.scaling, Scaling::Llama3 { .. });
+        if by_table || self.divided {
+            // Rounded once.
+            let rest = if by_table { &Scaling::None } else { &self.scaling };
+            let undivided = inverse_frequencies(2 * self.inv_freq.len(), self.theta, rest).0;
+            let divisors = undivided.iter().zip(&self.inv_freq).map(|(of, is)| of / is);
+            out.tables.push((FACTORS.to_owned(), divisors.collect()));
+        }
+        match &self.scaling {
+            Scaling::None | Scaling::Llama3 { .. } => {}
+            Scaling::Linear { factor } => {
+                out.text(TYPE, "linear");
+                out.float(FACTOR, *factor as f32);
+            }
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, magnitude } => {
+                if !truncate {
+                    return none(out, "yarn with `truncate` = false");
+                }
+                if *magnitude as f32 != yarn_magnitude(*factor, 1.0) as f32 {
+                    return none(out, "yarn with a magnitude of its own");
+                }
+                out.text(TYPE, "yarn");
+                out.float(FACTOR, *factor as f32);
+                out.count(ORIGINAL, *original as usize);
+                for (key, value, default) in [(BETAS[0], beta_fast, 32.0), (BETAS[1], beta_slow, 1.0)] {
+                    if *value != default {
+                        out.float(("", key), *value as f32);
+                    }
+                }
+            }
+            Scaling::Each { .. } => return none(out, "longrope"),
+        }
+        Ok(())
     }
 }
 

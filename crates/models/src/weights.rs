@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use formats::{Checkpoint, Container, TensorError};
-use graph::backend::{DeviceError, RowSource, WeightDesc};
+use graph::backend::{DeviceError, RowSource, WeightDesc, WeightUse};
 use tensor::{DType, Shape, blocks};
 
 use crate::error::TensorProblem;
+use crate::gguf_form::GgufTensor;
 
 /// Stems of names: GGUF's, which the ports use, and the Hugging Face one. `{}` stands for an expert's number.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
@@ -49,8 +50,8 @@ pub(crate) fn hf_name(own: Names, port: &str) -> String {
 /// What is done to stored rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Treatment {
-    /// The rows (of a vector: the elements) of each head of so many are stored for interleaved rotary pairs, that is
-    /// 0, h/2, 1, h/2 + 1, ...; they are put back to halves.
+    /// The rows (of a vector: the elements) of each head of so many are stored in GGUF files for interleaved rotary pairs, that
+    /// is 0, h/2, 1, h/2 + 1, ...; they are put back to halves.
     pub(crate) interleaved: Option<usize>,
     /// Decoded to F32, exactly.
     pub(crate) f32: bool,
@@ -138,6 +139,11 @@ impl Weight {
         }
     }
 
+    /// As a GGUF file holds it.
+    pub(crate) fn as_gguf(&self) -> GgufTensor {
+        GgufTensor { name: self.port.clone(), dtype: self.dtype, shape: self.shape.dims().to_vec() }
+    }
+
     /// Elements that come from the checkpoint.
     pub(crate) fn parameters(&self) -> u64 {
         if self.parts().is_empty() { 0 } else { self.shape.elements() as u64 }
@@ -168,6 +174,8 @@ pub struct WeightRows<'m> {
     desc: WeightDesc,
     weight: &'m Weight,
     checkpoint: &'m Checkpoint,
+    /// In the order of GGUF files, instead of half-split.
+    gguf_order: bool,
 }
 
 impl<'m> WeightRows<'m> {
@@ -178,7 +186,28 @@ impl<'m> WeightRows<'m> {
         checkpoint: &'m Checkpoint,
     ) -> Option<WeightRows<'m>> {
         let fits = (desc.dtype, desc.shape) == (weight.dtype, weight.shape);
-        fits.then_some(WeightRows { desc, weight, checkpoint })
+        fits.then_some(WeightRows { desc, weight, checkpoint, gguf_order: false })
+    }
+
+    /// The rows as a GGUF file holds them.
+    pub(crate) fn in_gguf_order(weight: &'m Weight, checkpoint: &'m Checkpoint) -> WeightRows<'m> {
+        let desc = WeightDesc {
+            name: weight.port.clone(),
+            dtype: weight.dtype,
+            shape: weight.shape,
+            layout: WeightUse::Matrix,
+        };
+        WeightRows { desc, weight, checkpoint, gguf_order: true }
+    }
+
+    /// Where a row, or an element of a vector, is among those that are stored.
+    fn stored_at(&self, row: usize, head: Option<usize>) -> usize {
+        let is_gguf = self.checkpoint.container() == Container::Gguf;
+        match head {
+            Some(head) if is_gguf && !self.gguf_order => interleaved(row, head),
+            Some(head) if !is_gguf && self.gguf_order => halved(row, head),
+            _ => row,
+        }
     }
 
     /// Name, type, shape and use of the port.
@@ -216,10 +245,7 @@ impl<'m> WeightRows<'m> {
             for row in start..end {
                 let vector = shape.rank() == 1;
                 let within = row - part * rows_per_part;
-                let from = match treatment.interleaved {
-                    Some(head) if !vector => interleaved(within, head),
-                    _ => within,
-                };
+                let from = self.stored_at(within, treatment.interleaved.filter(|_| !vector));
                 let bytes = &view.bytes[from * row_bytes..(from + 1) * row_bytes];
                 if !treatment.f32 {
                     sink(row, bytes);
@@ -230,8 +256,8 @@ impl<'m> WeightRows<'m> {
                 if treatment.plus_one {
                     values.iter_mut().for_each(|v| *v += 1.0);
                 }
-                if let Some(head) = treatment.interleaved.filter(|_| vector) {
-                    values = (0..width).map(|i| values[interleaved(i, head)]).collect();
+                if vector && treatment.interleaved.is_some() {
+                    values = (0..width).map(|i| values[self.stored_at(i, treatment.interleaved)]).collect();
                 }
                 sink(row, &bytes_of(&values));
             }
@@ -264,6 +290,12 @@ fn interleaved(row: usize, head: usize) -> usize {
     first + 2 * pair + half
 }
 
+/// The other way: where the row of index `row`, among rows for interleaved pairs, is in half-split order.
+fn halved(row: usize, head: usize) -> usize {
+    let (first, within) = (row / head * head, row % head);
+    first + within % 2 * (head / 2) + within / 2
+}
+
 fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
@@ -286,5 +318,6 @@ mod tests {
         let stored = [0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15];
         let back: Vec<_> = (0..12).map(|r| stored[interleaved(r, 6)]).collect();
         assert_eq!(back, [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15]);
+        assert!((0..12).all(|r| halved(interleaved(r, 6), 6) == r));
     }
 }

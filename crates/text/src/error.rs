@@ -35,6 +35,9 @@ pub enum TokenizerError {
         /// What was wrong.
         message: String,
     },
+    /// A GGUF file has no keys for what a folder's tokenizer does.
+    #[error("a GGUF file cannot say {0}: this tokenizer cannot be converted")]
+    NotInGguf(String),
     /// The text contains something that no token stands for.
     #[error("the vocabulary has no token for byte 0x{byte:02X} and no unknown token")]
     NoToken {

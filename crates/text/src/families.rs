@@ -279,6 +279,34 @@ pub(crate) fn named(name: &str) -> Result<&'static Family, TokenizerError> {
     })
 }
 
+/// The name of what splits text by these patterns of a `tokenizer.json`, one a pass. Of several that differ in normal forms alone the
+/// one that keeps to the file's, of equal ones the first.
+pub(crate) fn of_json(patterns: &[&str], whole_tokens: bool, nfc: bool) -> Option<&'static str> {
+    let fits = |family: &Family| {
+        let same = |(stage, pattern): (&Stage, &&str)| stage.in_json().is_some_and(|own| own == *pattern);
+        family.spelling == Spelling::ByteLevel
+            && family.mask.is_none()
+            && family.whole_tokens == whole_tokens
+            && family.stages.len() == patterns.len()
+            && family.stages.iter().zip(patterns).all(same)
+    };
+    let mut fitting = TABLE.iter().filter(|(_, family)| fits(family));
+    let exact = fitting.clone().find(|(_, family)| family.nfc == nfc);
+    exact.or_else(|| fitting.next()).and_then(|(names, _)| names.first().copied())
+}
+
+impl Stage {
+    /// The one pattern of a `tokenizer.json` that says this.
+    fn in_json(&self) -> Option<String> {
+        let all = self.patterns.join("|");
+        match self.rule {
+            Rule::Plain => Some(all),
+            Rule::SpaceRuns => Some(all + r"|\s+(?!\S)|\s+"),
+            Rule::SpacePowers | Rule::Thousands => None,
+        }
+    }
+}
+
 /// Every name there is.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|(names, _)| names.iter().copied())

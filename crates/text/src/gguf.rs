@@ -13,6 +13,11 @@ use crate::tokenizer::{Model, Parts, SpecialTokens, Tokenizer};
 use crate::unigram::{self, Shape, Step, Unigram};
 use crate::vocab::{Kind, Rules, Token, Vocab};
 
+/// `tokenizer.ggml.model` of byte-level BPE.
+pub(crate) const BYTE_LEVEL: &str = "gpt2";
+/// `tokenizer.ggml.model` of SentencePiece BPE that merges by score.
+pub(crate) const BY_SCORE: &str = "llama";
+
 /// The `tokenizer.*` keys of a GGUF file, as they stand in it. Keys the file lacks are `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
@@ -123,7 +128,7 @@ impl Tokenizer {
         }
         let pre = file.pre.as_deref();
         match file.model.as_str() {
-            "gpt2" => {
+            BYTE_LEVEL => {
                 let name = pre.ok_or(TokenizerError::MissingPreTokenizer)?;
                 let family = families::named(name)?;
                 match family.spelling {
@@ -132,7 +137,7 @@ impl Tokenizer {
                     Spelling::Words => gguf_json::words(&file),
                 }
             }
-            "llama" | "gemma4" => sentence_piece(file),
+            BY_SCORE | "gemma4" => sentence_piece(file),
             "t5" => unigram(file),
             "bert" => gguf_json::word_piece(&file),
             "whitespace" => gguf_json::words(&file),
@@ -170,7 +175,7 @@ const PHI3_PLAIN: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 /// SentencePiece BPE: `llama` merges by score, everything else by its list.
 fn sentence_piece(file: GgufVocab) -> Result<Tokenizer, TokenizerError> {
-    let by_score = file.model == "llama";
+    let by_score = file.model == BY_SCORE;
     let mut vocab = vocab(&file, spm_bytes)?;
     let has = |name: &&str| file.tokens.iter().any(|text| text == name.as_bytes());
     if by_score && PHI3.iter().all(has) {

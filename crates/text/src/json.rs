@@ -33,7 +33,7 @@ pub struct JsonFiles<'a> {
 
 /// What the decoder of a `tokenizer.json` makes of a token's text.
 #[derive(Clone, Copy, PartialEq)]
-enum Scheme {
+pub(crate) enum Scheme {
     ByteLevel,
     /// U+2581 is a space; `<0xNN>` is a byte where the flag is set.
     Metaspace {
@@ -188,7 +188,7 @@ fn contained<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Token
 }
 
 impl Scheme {
-    fn of(decoder: &Value) -> Self {
+    pub(crate) fn of(decoder: &Value) -> Self {
         let steps = match decoder["decoders"].as_array() {
             Some(steps) => steps.iter().collect(),
             None => vec![decoder],
@@ -226,7 +226,7 @@ impl Scheme {
     }
 }
 
-fn parse(file: &'static str, bytes: &[u8]) -> Result<Value, TokenizerError> {
+pub(crate) fn parse(file: &'static str, bytes: &[u8]) -> Result<Value, TokenizerError> {
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     // Configurations on the hub hold `Infinity` and `NaN`, which no strict parser takes; no key read here has them.
     serde_json::from_slice(bytes).or_else(|error| {
@@ -258,7 +258,7 @@ fn looks_around(source: &Value) -> bool {
 type Entry<'v> = (u32, &'v str, Option<(Kind, Rules)>);
 
 /// The tokens by id: what each stands for, and its text as the file has it (empty in holes).
-fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), TokenizerError> {
+pub(crate) fn read_vocab(source: &Value, scheme: Scheme) -> Result<(Vocab, Vec<Vec<u8>>), TokenizerError> {
     let bad = |message: &str| TokenizerError::BadJson { file: "tokenizer.json", message: message.to_owned() };
     let id = |value: &Value| {
         value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| bad("a token's id is no id"))
@@ -396,7 +396,7 @@ fn read_special(
 }
 
 /// One template, or a list of named ones.
-fn read_templates(value: &Value) -> Result<Vec<(String, String)>, TokenizerError> {
+pub(crate) fn read_templates(value: &Value) -> Result<Vec<(String, String)>, TokenizerError> {
     let named =
         |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()));
     let templates = match value {

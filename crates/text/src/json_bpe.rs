@@ -56,13 +56,13 @@ pub(crate) fn steps<'v>(value: &'v Value, key: &str) -> Option<Vec<&'v Value>> {
 }
 
 /// Whether text is brought into normal form C.
-fn normalizer(value: &Value) -> Option<bool> {
+pub(crate) fn normalizer(value: &Value) -> Option<bool> {
     let steps = steps(value, "normalizers")?;
     steps.iter().all(|step| step["type"] == "NFC").then_some(!steps.is_empty())
 }
 
 /// The passes, and whether a space is put in front.
-fn stages(value: &Value) -> Option<(Vec<JsonStage<'_>>, bool)> {
+pub(crate) fn stages(value: &Value) -> Option<(Vec<JsonStage<'_>>, bool)> {
     let steps = steps(value, "pretokenizers")?;
     let alone = steps.len() == 1;
     let (mut stages, mut bytes, mut prefix) = (Vec::new(), false, false);

@@ -22,6 +22,7 @@ mod jinja_source;
 mod json;
 mod json_bpe;
 mod json_check;
+mod json_gguf;
 mod json_spm;
 mod json_unigram;
 mod merge;

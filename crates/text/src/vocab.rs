@@ -31,6 +31,19 @@ impl Kind {
     }
 }
 
+impl Kind {
+    pub(crate) fn to_gguf(self) -> i32 {
+        match self {
+            Self::Normal => 1,
+            Self::Unknown => 2,
+            Self::Control => 3,
+            Self::UserDefined => 4,
+            Self::Unused => 5,
+            Self::Byte => 6,
+        }
+    }
+}
+
 /// What `tokenizer.json` says about finding an added token in text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rules {

@@ -6,8 +6,10 @@ pub(crate) mod devices;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod man;
+pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod plan;
+pub(crate) mod pull;
 pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod selftest;
@@ -37,6 +39,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Selftest(args) => selftest::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Synth(args) => synth::run(&args),
+        Command::Pull(args) => pull::run(&args),
+        Command::Models(args) => models::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -332,3 +332,27 @@ fn goldens_that_are_not_there_are_no_success() {
     let output = gristmill(&["selftest", "--filter", "no such case", "--goldens", path]);
     assert_eq!(output.status.code(), Some(1));
 }
+
+/// Fetching weights would not help where there is no code for the architecture.
+#[test]
+fn an_architecture_that_is_not_known_is_told_before_missing_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    for index in [false, true] {
+        if index {
+            write(
+                "model.safetensors.index.json",
+                r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#,
+            );
+        }
+        for command in [&["inspect"][..], &["run", "x"], &["logits", "--ids", "1"]] {
+            write("config.json", r#"{"model_type": "abacus"}"#);
+            let errors = fails(&[command, &["-m", folder]].concat(), 1);
+            assert!(errors.contains("abacus") && errors.contains("qwen2"), "{errors}");
+            write("config.json", r#"{"model_type": "llama"}"#);
+            let errors = fails(&[command, &["-m", folder]].concat(), 1);
+            assert!(errors.contains("model.safetensors") || errors.contains("model-00001"), "{errors}");
+        }
+    }
+}

@@ -38,7 +38,7 @@ fn install(bin: &Path, script: &str) {
 
 fn models(cache: &Path) -> Vec<String> {
     let names = fs::read_dir(cache).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    names.filter(|n| n != ".lock").collect()
+    names.filter(|n| n != "locks" && n != "partial").collect()
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod errors;
 mod fetch;
 mod help;
 mod malformed;
+mod pull;
 mod quantize;
 mod readme;
 mod results;

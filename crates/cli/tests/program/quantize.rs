@@ -1,5 +1,8 @@
 //! Quantised files are read by this program, and what cannot be done is refused in words.
 
+use gristmill::parts::formats::gguf::{GgmlType, GgufWriter, Value};
+use gristmill::parts::tensor::DType;
+
 use crate::support::*;
 
 fn synth(dir: &std::path::Path, quant: &str) -> String {
@@ -57,6 +60,69 @@ fn every_mix_gives_a_model_that_answers_nearly_the_same() {
     assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".part")), "{left:?}");
 }
 
+/// A file that takes a while: 16 matrices of half precision, and nothing else of a model.
+fn large(dir: &std::path::Path) -> String {
+    let mut writer = GgufWriter::new();
+    writer.metadata("general.architecture", Value::String("llama".into()));
+    for layer in 0..16 {
+        let name = format!("blk.{layer}.ffn_down.weight");
+        writer.declare(&name, GgmlType::try_from(DType::F16).unwrap(), &[1024, 1024]).unwrap();
+    }
+    let head = writer.head().unwrap();
+    let mut bytes = head.bytes.clone();
+    bytes.resize(head.len as usize, 0);
+    for place in &head.places {
+        let values = bytes[place.start as usize..place.end as usize].chunks_exact_mut(2).enumerate();
+        // Halves from 0.25 to 4, in no order.
+        values.for_each(|(i, half)| {
+            half.copy_from_slice(&(0x3400 + (i * 2_654_435_761 % 0x1000) as u16).to_le_bytes())
+        });
+    }
+    let path = dir.join("model.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Killed for real, at several points: the name stands for what it stood for before, and the next run cleans up.
+#[test]
+fn a_killed_run_leaves_the_old_file_and_the_next_one_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = large(dir.path());
+    let out = dir.path().join("out.gguf");
+    let args = ["quantize", &model, out.to_str().unwrap(), "q4_k_m", "-t", "1"];
+    let left = || {
+        let names =
+            std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|n| n != "model.gguf").collect();
+        names.sort();
+        names
+    };
+    for old in [None, Some("what was there before")] {
+        if let Some(old) = old {
+            std::fs::write(&out, old).unwrap();
+        }
+        for wait in [0, 5, 50, 200] {
+            let mut child = program().args(args).stderr(std::process::Stdio::null()).spawn().unwrap();
+            // From when the unfinished file is there.
+            while !left().iter().any(|name| name.ends_with(".part")) {
+                assert!(child.try_wait().unwrap().is_none(), "it ended too early to be killed");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(wait));
+            child.kill().unwrap();
+            assert!(!child.wait().unwrap().success(), "it was too fast to be killed");
+            assert_eq!(std::fs::read_to_string(&out).ok().as_deref(), old);
+            let parts: Vec<_> = left().into_iter().filter(|name| name.ends_with(".part")).collect();
+            assert_eq!(parts.len(), 1, "{parts:?}");
+            let part = std::fs::read(dir.path().join(&parts[0])).unwrap();
+            assert!(part.len() < 4 || part[..4] == [0; 4], "what is left could be taken for a model");
+        }
+        ok(&args);
+        assert_eq!(left(), ["out.gguf"]);
+        ok(&["inspect", "-m", out.to_str().unwrap()]);
+    }
+}
+
 #[test]
 fn types_can_be_chosen_for_each_tensor() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,6 +147,65 @@ fn types_can_be_chosen_for_each_tensor() {
     assert_eq!(of("blk.1.ffn_down.weight"), "Q4_0");
     assert_eq!(of("blk.1.attn_k.weight"), "BF16");
     assert_eq!(of("blk.1.attn_norm.weight"), "F32");
+}
+
+/// A folder and the file it becomes give the same bits, ids and templates.
+#[test]
+fn folders_become_files_that_give_the_same_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf").to_str().unwrap().to_owned();
+    for case in checks::goldens::CASES {
+        let folder = tests(&format!("goldens/{case}"));
+        let shown: serde_json::Value =
+            serde_json::from_str(&ok(&["inspect", "-m", &folder, "--json"])).unwrap();
+        let types = shown["tensors"].as_array().unwrap().iter();
+        let mix = if types.clone().any(|t| t["type"] == "BF16") { "bf16" } else { "f32" };
+        ok(&["quantize", &folder, &out, mix]);
+        let ids = golden_ids(case, "input_ids");
+        let (want, have) = (logits(&folder, &ids, &[]), logits(&out, &ids, &[]));
+        // The divisors of Llama 3.1 are rounded in files.
+        let same = |a: &f32, b: &f32| a == b || (*case == "llama3_rope" && (a - b).abs() < 1e-4);
+        let all = |rows: &[Vec<f32>]| rows.concat();
+        assert!(all(&want).iter().zip(&all(&have)).all(|(a, b)| same(a, b)), "{case}");
+        for text in ["the quick brown fox jumps", " over 12 lazy dogs'\n\n ü 你", "<s>a<|im_end|> b"] {
+            assert_eq!(tokenize(&folder, text), tokenize(&out, text), "{case} {text:?}");
+        }
+        ok(&["quantize", &folder, &out, "q8_0"]);
+        ok(&["plan", "-m", &out]);
+    }
+    // A template, several ends of generation, and fewer bits.
+    let folder = dir.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(tests(&format!("goldens/qwen2/{name}")), folder.join(name)).unwrap();
+    }
+    std::fs::write(
+        folder.join("chat_template.jinja"),
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}",
+    )
+    .unwrap();
+    std::fs::write(folder.join("generation_config.json"), "{\"eos_token_id\": [2, 4, 7]}").unwrap();
+    let folder = folder.to_str().unwrap();
+    ok(&["quantize", folder, &out, "bf16"]);
+    for args in [&["run", "-n", "8", "hi"][..], &["run", "-n", "3", "--raw", "the"]] {
+        let with = |model: &str| ok(&[args, &["-m", model]].concat());
+        assert_eq!(with(folder), with(&out));
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_converted_are_refused_by_what_is_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf").to_str().unwrap().to_owned();
+    for (folder, words) in [
+        ("fixtures/models/qwen2_window", "sliding_window"),
+        ("fixtures/models/llama_dynamic", "dynamic"),
+        ("goldens/gpt2", "gpt2"),
+    ] {
+        let errors = fails(&["quantize", &tests(folder), &out, "q8_0"], 1);
+        assert!(errors.contains(words), "{folder}: {errors}");
+        assert!(!std::path::Path::new(&out).exists());
+    }
 }
 
 #[test]

@@ -360,6 +360,13 @@ from_value! {
     };
 }
 
+impl FromIterator<(String, Value)> for GgufMetadata {
+    /// The last value of a key counts.
+    fn from_iter<T: IntoIterator<Item = (String, Value)>>(pairs: T) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -85,6 +85,13 @@ pub enum FolderError {
     NotInShard { path: PathBuf, tensor: String, file: String },
 }
 
+impl FolderError {
+    /// The configuration is there, and the weights, or some of them, are not.
+    pub fn is_of_weights(&self) -> bool {
+        matches!(self, Self::NoWeights { .. } | Self::MissingShards { .. })
+    }
+}
+
 /// An opened folder. The weights are mapped; see [`Bytes::map`] for what the files must not do meanwhile.
 #[derive(Clone, Debug)]
 pub struct HfFolder {

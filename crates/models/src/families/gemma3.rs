@@ -9,9 +9,10 @@ use tensor::ops::Activation;
 use crate::blocks::{Attention, GatedMlp};
 use crate::decoder::{Config, Decoder, Defaults};
 use crate::error::ModelError;
+use crate::gguf_form::GgufForm;
 use crate::keys::{Key, Keys, Range};
 use crate::registry::Family;
-use crate::rope::{Beside, Rope, read_theta};
+use crate::rope::{Beside, Rope, Scaling, read_theta};
 use crate::step::Step;
 use crate::weights::Names;
 
@@ -26,9 +27,16 @@ const DEFAULTS: Defaults = Defaults {
     theta: 1_000_000.0,
 };
 
+/// Rotary table of the sliding layers.
+const LOCAL_PORT: &str = "rope_swa.inv_freq";
+
 /// Rotary base of the sliding layers.
 const LOCAL_THETA: f64 = 10_000.0;
 
+const WINDOW: Key = ("sliding_window", "attention.sliding_window");
+const PATTERN: Key = ("sliding_window_pattern", "attention.sliding_window_pattern");
+const LOCAL_THETA_KEY: Key = ("rope_local_base_freq", "rope.freq_base_swa");
+const SCALE_KEY: Key = ("", "attention.scale");
 const OLD_TYPE: Key = ("type", "");
 const NEW_TYPE: Key = ("rope_type", "");
 
@@ -72,7 +80,7 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
 
 /// The window of the sliding layers. Only without such layers may a file leave it out.
 fn window(keys: &Keys, needed: bool) -> Result<Option<usize>, ModelError> {
-    let key = ("sliding_window", "attention.sliding_window");
+    let key = WINDOW;
     match keys.nullable(key)? {
         None if keys.is_gguf() && needed => Err(keys.missing(key, "the window of the sliding layers")),
         Some(None) if needed => Err(keys.bad(key, "null", "a whole number from 1 on, as some layers slide")),
@@ -103,12 +111,12 @@ fn global_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelEr
 
 /// The rotary table of the sliding layers, which no `rope_scaling` touches.
 fn local_rope(keys: &Keys, dims: usize, context: usize) -> Result<Rope, ModelError> {
-    let theta = read_theta(keys, ("rope_local_base_freq", "rope.freq_base_swa"))?;
+    let theta = read_theta(keys, LOCAL_THETA_KEY)?;
     let own = rope_parameters(keys, "sliding_attention")?;
     let own = Keys::within(&own, "rope_parameters.sliding_attention");
     let default_theta = LOCAL_THETA;
     let beside = Beside { theta, default_theta, context, original: None, nested: true };
-    Rope::read_object(own, "rope_swa.inv_freq", dims, &beside)
+    Rope::read_object(own, LOCAL_PORT, dims, &beside)
 }
 
 /// One of the two objects in `rope_parameters`; empty when it is not there.
@@ -127,22 +135,27 @@ fn score_scale(keys: &Keys, decoder: &Decoder, attention: &Attention) -> Result<
     // Those of the configurations are about 0.06 to 1; these are what leaves scores that f32 can tell apart.
     const SCALE: Range = Range::new(1e-4, 1e2, "a number above 0 (from 0.0001 to 100)");
     const SCALAR: Range = Range::new(1e-4, 1e8, "a number above 0 (from 0.0001 to 1e8)");
-    if let Some(scale) = keys.within_range(("", "attention.scale"), &SCALE)? {
+    if let Some(scale) = keys.within_range(SCALE_KEY, &SCALE)? {
         return Ok(scale as f32);
     }
-    let inferred = match decoder.layers {
-        62 => decoder.hidden / attention.heads,
-        _ => attention.k_dim,
-    };
+    let inferred = inferred_scalar(decoder, attention);
     let given = keys.within_range(("query_pre_attn_scalar", ""), &SCALAR)?;
     let scalar = given.unwrap_or(if keys.is_gguf() { inferred as f64 } else { 256.0 });
     Ok(scalar.powf(-0.5) as f32)
 }
 
+/// The scalar of a file that says nothing of it.
+fn inferred_scalar(decoder: &Decoder, attention: &Attention) -> usize {
+    match decoder.layers {
+        62 => decoder.hidden / attention.heads,
+        _ => attention.k_dim,
+    }
+}
+
 /// Which layers slide: `layer_types`, or all but every sixth (or as the pattern says).
 fn sliding(config: &Config, layers: usize) -> Result<Vec<bool>, ModelError> {
     let named = config.sliding_layers(layers)?;
-    let key = ("sliding_window_pattern", "attention.sliding_window_pattern");
+    let key = PATTERN;
     config.keys.ignore(&["_sliding_window_pattern"]);
     let every = match config.keys.value(key) {
         // A GGUF file may list the layers.
@@ -161,5 +174,32 @@ impl Family for Gemma3 {
         let norm = |name: &str, x| s.norm(&format!("blk.{layer}.{name}"), s.decoder.hidden, x);
         let attention = |h| norm("post_attention_norm", s.attention(layer, &self.attention[layer], h));
         s.pre_norm(layer, x, attention, |h| norm("post_ffw_norm", s.gated_mlp(layer, &self.mlp, h)))
+    }
+
+    fn write_gguf(&self, decoder: &Decoder, out: &mut GgufForm) -> Result<(), ModelError> {
+        let slides: Vec<bool> = self.attention.iter().map(|a| a.rope.port == LOCAL_PORT).collect();
+        let at = |slide: bool| slides.iter().position(|s| *s == slide).map(|at| &self.attention[at]);
+        let (full, local) = (at(false), at(true));
+        if let Some(any) = full.or(local) {
+            any.write_gguf(out)?;
+            if any.scale != (inferred_scalar(decoder, any) as f64).powf(-0.5) as f32 {
+                out.float(SCALE_KEY, any.scale);
+            }
+        }
+        if let Some(Attention { rope, window: Some(window), .. }) = local {
+            if rope.scaling != Scaling::None || rope.limit.is_some() {
+                return Err(out.none("a rotary scaling of the sliding layers"));
+            }
+            out.float(LOCAL_THETA_KEY, rope.theta as f32);
+            out.count(WINDOW, *window);
+        }
+        // Every so many-th layer is full, or each is told.
+        let first = slides.iter().position(|s| !s).map_or(slides.len() + 1, |at| at + 1);
+        if slides.iter().enumerate().all(|(at, slides)| *slides == ((at + 1) % first != 0)) {
+            out.count(PATTERN, first);
+        } else {
+            out.flags(PATTERN, slides);
+        }
+        self.mlp.write_gguf(Activation::GeluTanh, out)
     }
 }

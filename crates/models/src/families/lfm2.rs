@@ -9,7 +9,8 @@ use crate::RingSpec;
 use crate::blocks::{Attention, GatedMlp};
 use crate::decoder::{Config, Decoder, Defaults, HEADS, KV_HEADS};
 use crate::error::ModelError;
-use crate::keys::Range;
+use crate::gguf_form::GgufForm;
+use crate::keys::{Key, Range};
 use crate::registry::Family;
 use crate::rope::Rope;
 use crate::step::Step;
@@ -40,6 +41,8 @@ const NAMES: Names = &[
     ("shortconv.in_proj", "conv.in_proj"),
     ("shortconv.out_proj", "conv.out_proj"),
 ];
+
+const LENGTH: Key = ("conv_L_cache", "shortconv.l_cache");
 
 struct Lfm2 {
     /// Per layer; `None` where it convolves.
@@ -74,7 +77,7 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
     }
     let attention = kv_heads.into_iter().map(|kv| kv.map(of).transpose());
     let attention = attention.collect::<Result<_, ModelError>>()?;
-    let length_key = ("conv_L_cache", "shortconv.l_cache");
+    let length_key = LENGTH;
     let length = config.extent_or(length_key, 3)?;
     if length < 2 {
         return Err(keys.unsupported(length_key, length, "2 and more are"));
@@ -187,5 +190,19 @@ impl Family for Lfm2 {
             None => self.short_conv(s, layer, h),
         };
         s.pre_norm(layer, x, mixer, |h| s.gated_mlp(layer, &self.mlp, h))
+    }
+
+    fn write_gguf(&self, _: &Decoder, out: &mut GgufForm) -> Result<(), ModelError> {
+        if self.conv.bias {
+            return Err(out.none("biases of convolutions (`conv_bias`)"));
+        }
+        let Some(attention) = self.attention.iter().flatten().next() else {
+            return Err(out.none("a model without attention"));
+        };
+        attention.write_gguf(out)?;
+        let kv_heads = self.attention.iter().map(|a| a.as_ref().map_or(0, |a| a.kv_heads));
+        out.counts(KV_HEADS, kv_heads);
+        out.count(LENGTH, self.conv.length);
+        self.mlp.write_gguf(Activation::Silu, out)
     }
 }

@@ -6,6 +6,8 @@ use tensor::ops::Activation;
 use crate::blocks::{Attention, GatedMlp};
 use crate::decoder::{Config, Decoder, Defaults};
 use crate::error::ModelError;
+use crate::gguf_form::GgufForm;
+use crate::keys::Key;
 use crate::registry::Family;
 use crate::step::Step;
 
@@ -22,6 +24,9 @@ const LLAMA: Defaults = Defaults {
 
 const MISTRAL: Defaults = Defaults { context: 131_072, kv_heads: Some(8), ..LLAMA };
 
+/// Of GGUF files; in the other container `mistral` alone has it.
+const WINDOW: Key = ("", "attention.sliding_window");
+
 struct Llama {
     attention: Attention,
     mlp: GatedMlp,
@@ -36,7 +41,7 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
     let gguf = keys.is_gguf();
     llama.mlp.in_bias = if gguf { config.has("blk.0.ffn_gate.bias") } else { mlp_bias };
     llama.mlp.out_bias = if gguf { config.has("blk.0.ffn_down.bias") } else { mlp_bias };
-    llama.attention.window = keys.nullable(("", "attention.sliding_window"))?.flatten();
+    llama.attention.window = keys.nullable(WINDOW)?.flatten();
     // Mixtral is a `llama` with experts.
     keys.only(("", "expert_count"), 0)?;
     keys.only(("", "expert_used_count"), 0)?;
@@ -54,7 +59,7 @@ pub(crate) fn read_mistral(config: &Config) -> Result<(Decoder, Box<dyn Family>)
 
 fn shared(config: &Config, defaults: &Defaults) -> Result<(Decoder, Llama), ModelError> {
     let mut decoder = config.decoder(defaults)?;
-    decoder.interleaved = config.keys.is_gguf();
+    decoder.interleaved = true;
     let attention = config.attention(&decoder, defaults)?;
     let mlp = config.gated_mlp("hidden_act", Activation::Silu)?;
     Ok((decoder, Llama { attention, mlp }))
@@ -64,5 +69,13 @@ impl Family for Llama {
     fn layer(&self, s: &Step, layer: usize, x: Tensor) -> Tensor {
         let attention = |h| s.attention(layer, &self.attention, h);
         s.pre_norm(layer, x, attention, |h| s.gated_mlp(layer, &self.mlp, h))
+    }
+
+    fn write_gguf(&self, _: &Decoder, out: &mut GgufForm) -> Result<(), ModelError> {
+        self.attention.write_gguf(out)?;
+        if let Some(window) = self.attention.window {
+            out.count(WINDOW, window);
+        }
+        self.mlp.write_gguf(Activation::Silu, out)
     }
 }

@@ -7,6 +7,7 @@ use super::qwen2::sliding_from;
 use crate::blocks::{Attention, GatedMlp};
 use crate::decoder::{Config, Decoder, Defaults};
 use crate::error::ModelError;
+use crate::gguf_form::GgufForm;
 use crate::registry::Family;
 use crate::step::Step;
 
@@ -42,5 +43,11 @@ impl Family for Qwen3 {
     fn layer(&self, s: &Step, layer: usize, x: Tensor) -> Tensor {
         let attention = |h| s.attention(layer, &self.attention[layer], h);
         s.pre_norm(layer, x, attention, |h| s.gated_mlp(layer, &self.mlp, h))
+    }
+
+    fn write_gguf(&self, _: &Decoder, out: &mut GgufForm) -> Result<(), ModelError> {
+        out.no_window(self.attention.iter().map(|a| &a.window))?;
+        self.attention[0].write_gguf(out)?;
+        self.mlp.write_gguf(Activation::Silu, out)
     }
 }

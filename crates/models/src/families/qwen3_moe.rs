@@ -4,8 +4,10 @@ use graph::Tensor;
 use tensor::ops::Activation;
 
 use crate::blocks::{Attention, GatedMlp, Moe};
-use crate::decoder::{Config, Decoder, Defaults};
+use crate::decoder::{Config, Decoder, Defaults, WIDTH};
 use crate::error::ModelError;
+use crate::gguf_form::GgufForm;
+use crate::keys::Key;
 use crate::registry::Family;
 use crate::step::Step;
 
@@ -19,6 +21,10 @@ const DEFAULTS: Defaults = Defaults {
     head_dim: None,
     theta: 10_000.0,
 };
+
+const EXPERTS: Key = ("num_experts", "expert_count");
+const CHOSEN: Key = ("num_experts_per_tok", "expert_used_count");
+const EXPERT_WIDTH: Key = ("moe_intermediate_size", "expert_feed_forward_length");
 
 struct Qwen3Moe {
     attention: Attention,
@@ -48,7 +54,7 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
     let dense = match moe_layers(config, decoder.layers)? {
         layers if layers.iter().all(|moe| *moe) => {
             // The width of layers that are not there.
-            keys.count(("intermediate_size", "feed_forward_length"))?;
+            keys.count(WIDTH)?;
             layers.into_iter().map(|_| Ffn::Moe(moe.clone())).collect()
         }
         layers => {
@@ -63,7 +69,7 @@ pub(crate) fn read(config: &Config) -> Result<(Decoder, Box<dyn Family>), ModelE
 fn experts(config: &Config, activation: Activation) -> Result<Moe, ModelError> {
     let keys = &config.keys;
     // transformers 5 writes the second name.
-    let (key, new) = (("num_experts", "expert_count"), ("num_local_experts", ""));
+    let (key, new) = (EXPERTS, ("num_local_experts", ""));
     let (experts, other) = (config.extent(key)?, config.extent(new)?);
     if let (Some(experts), Some(other)) = (experts, other)
         && experts != other
@@ -74,12 +80,12 @@ fn experts(config: &Config, activation: Activation) -> Result<Moe, ModelError> {
         Some(experts) => experts,
         None => config.extent_or(key, 128)?,
     };
-    let chosen_key = ("num_experts_per_tok", "expert_used_count");
+    let chosen_key = CHOSEN;
     let chosen = config.extent_or(chosen_key, 8)?;
     if chosen > experts {
         return Err(keys.bad(chosen_key, chosen, &format!("at most the number of experts, {experts}")));
     }
-    let width = config.extent_or(("moe_intermediate_size", "expert_feed_forward_length"), 768)?;
+    let width = config.extent_or(EXPERT_WIDTH, 768)?;
     // llama.cpp always renormalises this family and so its files do not say it; transformers does not unless told.
     let renormalise = keys.flag(("norm_topk_prob", "expert_weights_norm"))?.unwrap_or(keys.is_gguf());
     keys.only(("", "expert_weights_scale"), 1.0)?;
@@ -109,5 +115,25 @@ impl Family for Qwen3Moe {
             Ffn::Dense(mlp) => s.gated_mlp(layer, mlp, h),
             Ffn::Moe(moe) => s.moe(layer, moe, h),
         })
+    }
+
+    fn write_gguf(&self, _: &Decoder, out: &mut GgufForm) -> Result<(), ModelError> {
+        out.no_window([&self.attention.window])?;
+        self.attention.write_gguf(out)?;
+        let dense = self.ffn.iter().find_map(|ffn| if let Ffn::Dense(mlp) = ffn { Some(mlp) } else { None });
+        let moe = self.ffn.iter().find_map(|ffn| if let Ffn::Moe(moe) = ffn { Some(moe) } else { None });
+        if let Some(moe) = moe {
+            // The engines that read the files divide whatever they say.
+            if !moe.renormalise {
+                return Err(out.none("`norm_topk_prob` = false"));
+            }
+            out.usual_activation(moe.activation, Activation::Silu)?;
+            out.count(EXPERTS, moe.experts);
+            out.count(CHOSEN, moe.chosen);
+            out.count(EXPERT_WIDTH, moe.width);
+            // Without dense layers it is still asked for.
+            out.count(WIDTH, moe.width);
+        }
+        dense.map_or(Ok(()), |mlp| mlp.write_gguf(Activation::Silu, out))
     }
 }

@@ -1,30 +1,32 @@
 //! `gristmill quantize`: a model file in fewer bits.
 
 mod importance;
+mod input;
 mod policy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use gristmill::parts::formats::TensorView;
+use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufMetadata, GgufWriter, Value};
 use gristmill::parts::tensor::encode::{self, EncodeError};
 use gristmill::parts::tensor::{DType, blocks};
-use gristmill::{ByteSize, Checkpoint};
 
 use crate::args::{ThreadArgs, dtype};
 use crate::error::Usage;
 use crate::output::{note, warn};
 use crate::pieces::{self, Piece};
+use crate::resolve::model_path;
 
 use importance::Importance;
+use input::{Input, Tensor};
 use policy::{Facts, MIXES, Mix, fitting, may_change};
 
-/// Write a GGUF model in fewer bits, or in more
+/// Write a GGUF model in fewer bits, or in more, or from a Hugging Face folder
 ///
 /// TYPE names a mix: a base type, and rules that give more bits to the matrices that errors hurt most. The rules are those
 /// of llama.cpp, which reads the files. Norms, biases and other small tensors stay as they are. F16, BF16 and F32 also undo
@@ -33,7 +35,7 @@ use policy::{Facts, MIXES, Mix, fitting, may_change};
 /// The new file is written beside OUT and renamed when it is whole.
 #[derive(Args, Debug)]
 pub(crate) struct QuantizeArgs {
-    /// GGUF file to read
+    /// GGUF file to read, or a Hugging Face folder, or what `pull` takes
     #[arg(value_name = "IN")]
     input: PathBuf,
     /// GGUF file to write
@@ -77,7 +79,8 @@ fn has(name: &str, pattern: &str) -> bool {
 
 /// What becomes of a tensor.
 struct Job<'a> {
-    view: TensorView<'a>,
+    input: &'a Input,
+    tensor: &'a Tensor,
     to: DType,
     importance: Option<&'a [f32]>,
     /// Pieces that are not done.
@@ -98,30 +101,26 @@ const PIECE: usize = 1 << 18;
 pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     let mix =
         Mix::named(&args.mix).ok_or_else(|| Usage::error(format!("there is no type `{}`", args.mix)))?;
-    let checkpoint = Checkpoint::open(&args.input)?;
-    let Some(metadata) = checkpoint.gguf() else {
-        return Err(Usage::error(format!(
-            "{} is a Hugging Face folder: give a GGUF file of the model, which is converted already",
-            args.input.display()
-        )));
-    };
-    if same_file(args) {
+    let path = model_path(&args.input, None)?;
+    if same_file(&path, &args.output) {
         return Err(Usage::error(format!(
             "{} is the file to read: give another name to write to",
             args.output.display()
         )));
     }
+    let input = Input::open(&path)?;
     let importance = args.imatrix.as_deref().map(Importance::open).transpose()?;
-    let facts = Facts::of(metadata, checkpoint.tensor_names(), importance.is_some());
-    let jobs = jobs(args, mix, &checkpoint, &facts, importance.as_ref())?;
+    let facts =
+        Facts::of(&input.metadata, input.tensors.iter().map(|t| t.name.as_str()), importance.is_some());
+    let jobs = jobs(args, mix, &input, &facts, importance.as_ref())?;
     remark(&jobs, importance.as_ref());
 
     let start = Instant::now();
-    let writer = header(args, mix, metadata, &jobs)?;
+    let writer = header(args, mix, &input.metadata, &jobs)?;
     let head = writer.head()?;
     let mut pieces = vec![];
     for (index, (job, place)) in jobs.iter().zip(&head.places).enumerate() {
-        let [experts, rows, k] = extent(&job.view);
+        let [experts, rows, k] = extent(&job.tensor.shape);
         let rows = experts * rows;
         let row_bytes = job.to.bytes_for(k).context("rows of whole blocks")? as u64;
         let step = (PIECE / k.max(1)).max(1);
@@ -136,30 +135,30 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
         let job = &jobs[rows.job];
         job.make(rows, out)?;
         if job.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            checkpoint.release(job.view.name);
+            job.input.release(job.tensor);
         }
         Ok(())
     })?;
-    let weights: usize = jobs.iter().map(|job| job.view.shape.iter().product::<usize>()).sum();
+    let weights: usize = jobs.iter().map(|job| job.tensor.shape.iter().product::<usize>()).sum();
     note(format_args!(
         "{}: {} in place of {}, {:.2} bits a weight, in {:.1} s",
         args.output.display(),
         ByteSize(head.len),
-        ByteSize(checkpoint.file_bytes()),
+        ByteSize(input.bytes),
         8.0 * head.len as f64 / weights.max(1) as f64,
         start.elapsed().as_secs_f64(),
     ));
     Ok(())
 }
 
-fn same_file(args: &QuantizeArgs) -> bool {
-    let found = [&args.input, &args.output].map(|path| path.canonicalize().ok());
+fn same_file(input: &Path, output: &Path) -> bool {
+    let found = [input, output].map(|path| path.canonicalize().ok());
     found[0].is_some() && found[0] == found[1]
 }
 
 /// Experts (1 for a plain matrix), rows of each, and their length.
-fn extent(view: &TensorView) -> [usize; 3] {
-    let mut dims = view.shape.iter().rev().copied();
+fn extent(shape: &[usize]) -> [usize; 3] {
+    let mut dims = shape.iter().rev().copied();
     let (k, rows) = (dims.next().unwrap_or(1), dims.next().unwrap_or(1));
     [dims.product(), rows, k]
 }
@@ -167,18 +166,18 @@ fn extent(view: &TensorView) -> [usize; 3] {
 fn jobs<'a>(
     args: &QuantizeArgs,
     mix: &Mix,
-    checkpoint: &'a Checkpoint,
+    input: &'a Input,
     facts: &Facts,
     importance: Option<&'a Importance>,
 ) -> Result<Vec<Job<'a>>> {
     let mut used = vec![false; args.tensor_type.len()];
     let mut jobs = vec![];
-    for name in checkpoint.tensor_names() {
-        let view = checkpoint.tensor(name)?;
-        let [experts, _, k] = extent(&view);
+    for tensor in &input.tensors {
+        let Tensor { name, dtype, shape } = tensor;
+        let [experts, _, k] = extent(shape);
         let given = args.tensor_type.iter().position(|(pattern, _)| has(name, pattern));
         let to = match given {
-            _ if !may_change(name, &view.shape) => view.dtype,
+            _ if !may_change(name, shape) => *dtype,
             Some(given) => {
                 used[given] = true;
                 let to = args.tensor_type[given].1;
@@ -188,13 +187,13 @@ fn jobs<'a>(
                 to
             }
             None if args.pure => fitting(mix.base, k),
-            None => mix.of(facts, name, &view.shape),
+            None => mix.of(facts, name, shape),
         };
         let importance = match importance {
-            Some(importance) if to != view.dtype => importance.of(name, experts, k)?,
+            Some(importance) if to != *dtype => importance.of(name, experts, k)?,
             _ => None,
         };
-        jobs.push(Job { view, to, importance, left: AtomicUsize::new(0) });
+        jobs.push(Job { input, tensor, to, importance, left: AtomicUsize::new(0) });
     }
     if let Some(at) = used.iter().position(|used| !used) {
         return Err(Usage::error(format!(
@@ -208,9 +207,9 @@ fn jobs<'a>(
 
 /// Says what a user may not expect.
 fn remark(jobs: &[Job], importance: Option<&Importance>) {
-    let changed = || jobs.iter().filter(|job| job.to != job.view.dtype);
-    let again = changed().filter(|job| job.view.dtype.is_quantised());
-    let mut types: Vec<&str> = again.clone().map(|job| job.view.dtype.name()).collect();
+    let changed = || jobs.iter().filter(|job| job.to != job.tensor.dtype);
+    let again = changed().filter(|job| job.tensor.dtype.is_quantised());
+    let mut types: Vec<&str> = again.clone().map(|job| job.tensor.dtype.name()).collect();
     types.sort_unstable();
     types.dedup();
     if !types.is_empty() {
@@ -252,7 +251,7 @@ fn header(
     }
     for job in jobs {
         let stored = GgmlType::try_from(job.to).map_err(|d| anyhow!("no file holds {d}"))?;
-        writer.declare(job.view.name, stored, &job.view.shape)?;
+        writer.declare(&job.tensor.name, stored, &job.tensor.shape)?;
     }
     Ok(writer)
 }
@@ -260,17 +259,17 @@ fn header(
 impl Job<'_> {
     /// The bytes of some rows.
     fn make(&self, rows: &Rows, out: &mut Vec<u8>) -> Result<()> {
-        let [experts, per_expert, k] = extent(&self.view);
-        let (from, to) = (self.view.dtype, self.to);
-        let row_bytes = self.view.bytes.len() / (experts * per_expert).max(1);
-        let stored = &self.view.bytes[rows.first * row_bytes..][..rows.count * row_bytes];
+        let [experts, per_expert, k] = extent(&self.tensor.shape);
+        let (from, to) = (self.tensor.dtype, self.to);
+        let stored =
+            self.input.rows(self.tensor, experts * per_expert, rows.first..rows.first + rows.count)?;
         if from == to {
             out.clear();
-            out.extend_from_slice(stored);
+            out.extend_from_slice(&stored);
             return Ok(());
         }
         let mut values = vec![0.0; rows.count * k];
-        blocks::decode(from, stored, &mut values)?;
+        blocks::decode(from, &stored, &mut values)?;
         out.resize(to.bytes_for(values.len()).context("rows of whole blocks")?, 0);
         let width = (out.len() / rows.count.max(1)).max(1);
         for (i, (row, out)) in values.chunks_exact(k.max(1)).zip(out.chunks_exact_mut(width)).enumerate() {
@@ -287,7 +286,7 @@ impl Job<'_> {
             EncodeError::NotFinite { .. } => "; the file is damaged",
             _ => "",
         };
-        anyhow!("{} row {row}: {error}{advice}", self.view.name)
+        anyhow!("{} row {row}: {error}{advice}", self.tensor.name)
     }
 }
 
@@ -316,14 +315,24 @@ mod tests {
         let values: Vec<f32> = (0..3 * 2 * 32).map(|i| (i as f32 * 0.7).sin()).collect();
         let stored: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let importance: Vec<f32> = (0..3 * 32).map(|i| (i * i % 7) as f32).collect();
-        let view = TensorView { name: "w.weight", dtype: DType::F32, shape: vec![3, 2, 32], bytes: &stored };
+        let mut writer = GgufWriter::new();
+        writer.tensor("w.weight", GgmlType::try_from(DType::F32).unwrap(), &[3, 2, 32], &stored).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), writer.to_bytes().unwrap()).unwrap();
+        let input = Input::open(file.path()).unwrap();
         let row = |at: usize, expert: usize| {
             let mut out = vec![0; 18];
             let importance = &importance[expert * 32..][..32];
             encode::encode(DType::Q4_0, &values[at * 32..][..32], Some(importance), &mut out).unwrap();
             out
         };
-        let job = Job { view, to: DType::Q4_0, importance: Some(&importance), left: AtomicUsize::new(1) };
+        let job = Job {
+            input: &input,
+            tensor: &input.tensors[0],
+            to: DType::Q4_0,
+            importance: Some(&importance),
+            left: AtomicUsize::new(1),
+        };
         let mut out = vec![];
         job.make(&Rows { job: 0, first: 1, count: 4 }, &mut out).unwrap();
         assert!(out == [row(1, 0), row(2, 1), row(3, 1), row(4, 2)].concat());

@@ -1,5 +1,7 @@
 //! Running the program on the goldens.
 
+pub(crate) mod hub;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
