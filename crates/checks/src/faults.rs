@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reopening, RowSource, StateDesc,
-    StateHandle, StepInputs, WeightDesc, WeightHandle,
+    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reading, Reopening, RowSource,
+    StateDesc, StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph, PlanReport, Signal, fence};
 use tensor::ops::{KV_BLOCK, NOT_A_TOKEN};
@@ -140,6 +140,10 @@ impl Watch {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        if self.seen().lost { Err(DeviceError::Lost(LOST.to_owned())) } else { Ok(()) }
+    }
 }
 
 impl Backend for FaultyBackend {
@@ -187,6 +191,20 @@ impl Backend for FaultyBackend {
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
         self.inner.state(desc)
+    }
+
+    fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError> {
+        self.inner.entry_bytes(state)
+    }
+
+    fn read_state(&self, state: &StateHandle, entries: &[u32]) -> Result<Reading, DeviceError> {
+        self.watch.check()?;
+        self.inner.read_state(state, entries)
+    }
+
+    fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError> {
+        self.watch.check()?;
+        self.inner.write_state(state, entries, bytes)
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
@@ -299,9 +317,7 @@ impl Instance for FaultyInstance {
         let (pos, segments) = (input(step, "pos"), segments(step));
         let ids = input(step, "ids");
         self.note_read();
-        if self.watch.seen().lost {
-            return Err(DeviceError::Lost(LOST.to_owned()));
-        }
+        self.watch.check()?;
         self.watch.seen().outputs.extend(step.outputs.iter().map(|name| (*name).to_owned()));
         let in_used = self.watch.seen().record(pos, &segments);
         let changed = |row: u32| {

@@ -265,10 +265,11 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use graph::Graph;
     use graph::backend::{
-        CompileOptions, DeviceError, Plan, Reopening, RowSource, StateHandle, WeightDesc, WeightHandle,
+        CompileOptions, DeviceError, Plan, Reading, Reopening, RowSource, StateHandle, WeightDesc,
+        WeightHandle,
     };
+    use graph::{Fence, Graph};
     use models::{KvSpec, RingSpec};
     use proptest::prelude::*;
 
@@ -323,6 +324,15 @@ mod tests {
             unreachable!()
         }
         fn state(&self, _: &StateDesc) -> Result<StateHandle, DeviceError> {
+            unreachable!()
+        }
+        fn entry_bytes(&self, _: &StateHandle) -> Result<usize, DeviceError> {
+            unreachable!()
+        }
+        fn read_state(&self, _: &StateHandle, _: &[u32]) -> Result<Reading, DeviceError> {
+            unreachable!()
+        }
+        fn write_state(&self, _: &StateHandle, _: &[u32], _: &[u8]) -> Result<Fence, DeviceError> {
             unreachable!()
         }
         fn compile(&self, _: &Graph, _: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
