@@ -34,6 +34,8 @@ pub enum Fault {
     KnowsHistory,
     /// Token 0 is taken for those that the step before drew on the device.
     LosesDrawn,
+    /// States that are written are all zeros.
+    WritesNothing,
     /// The device is lost with the step of this number, the first being 0, until it is opened anew.
     Lost(usize),
     /// Logits after this token are no numbers.
@@ -204,7 +206,10 @@ impl Backend for FaultyBackend {
 
     fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError> {
         self.watch.check()?;
-        self.inner.write_state(state, entries, bytes)
+        match self.watch.fault {
+            Fault::WritesNothing => self.inner.write_state(state, entries, &vec![0; bytes.len()]),
+            _ => self.inner.write_state(state, entries, bytes),
+        }
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
@@ -327,6 +332,7 @@ impl Instance for FaultyInstance {
                 | Fault::SeesChunk
                 | Fault::SeesBlock
                 | Fault::LosesDrawn
+                | Fault::WritesNothing
                 | Fault::Lost(_)
                 | Fault::NanFrom(_) => false,
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,

@@ -158,7 +158,7 @@ impl Llm {
             entropy: fresh_seed(),
             stop,
         };
-        let id = self.engine.submit(Request { prompt, task })?;
+        let id = self.engine.submit(Request { prompt, task, session: None })?;
         Ok(Generation::new(&mut self.engine, id, self.tokenizer.clone(), stops, prompt_tokens))
     }
 

@@ -59,11 +59,11 @@ pub(crate) fn generate(prompt: Vec<u32>, max_tokens: usize) -> Request {
 /// Continuation by at most `max_tokens`, drawn in this way.
 pub(crate) fn sample(prompt: Vec<u32>, max_tokens: usize, sampling: SamplingOptions) -> Request {
     let task = Task::Generate { max_tokens: Some(max_tokens), sampling, entropy: 0, stop: vec![] };
-    Request { prompt, task }
+    Request { prompt, task, session: None }
 }
 
 pub(crate) fn score(prompt: Vec<u32>, from: usize) -> Request {
-    Request { prompt, task: Task::Score { from } }
+    Request { prompt, task: Task::Score { from }, session: None }
 }
 
 impl Desk {
@@ -139,7 +139,7 @@ impl Desk {
                         assert!(answer.logits.insert(first + i, bits).is_none(), "a row is reported twice");
                     }
                 }
-                Event::Hidden { .. } => {}
+                Event::Hidden { .. } | Event::Resumed { .. } => {}
                 Event::Finished { reason, .. } => answer.end = Some(Ok(reason)),
                 Event::Failed { error, .. } => answer.end = Some(Err(error)),
             }
