@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill::parts::tensor::DType;
 
 use crate::commands::{
-    bench, devices, inspect, logits, perplexity, plan, quantize, run, selftest, synth, tokenize,
+    bench, chat, devices, inspect, logits, perplexity, plan, quantize, run, selftest, synth, tokenize,
 };
 
 /// Runs language models on the hardware you have.
@@ -30,6 +30,7 @@ Exit codes:
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(run::RunArgs),
+    Chat(chat::ChatArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Logits(logits::LogitsArgs),

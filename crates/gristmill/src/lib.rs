@@ -18,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
+//! A conversation of several turns is a [`Chat`], which computes each token once. [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
 //! then [`next_events`] until it has none. Logits of a prompt's own positions come from [`score`].
 //!
 //! A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that is longer, or
@@ -30,10 +30,14 @@
 #[cfg(not(target_arch = "wasm32"))]
 mod block_on;
 #[cfg(not(target_arch = "wasm32"))]
+mod chat;
+#[cfg(not(target_arch = "wasm32"))]
 mod device;
 mod error;
 #[cfg(not(target_arch = "wasm32"))]
 mod generation;
+#[cfg(not(target_arch = "wasm32"))]
+mod interrupt;
 #[cfg(not(target_arch = "wasm32"))]
 mod llm;
 #[cfg(not(target_arch = "wasm32"))]
@@ -43,13 +47,16 @@ mod tokenizer;
 #[cfg(not(target_arch = "wasm32"))]
 pub use block_on::next_events;
 #[cfg(not(target_arch = "wasm32"))]
+pub use chat::{Chat, ChatStats, Reply, Resumption};
+#[cfg(not(target_arch = "wasm32"))]
 pub use device::{
     DeviceKind, DeviceOptions, Families, Peaks, Profile, device_kind, device_kinds, device_names,
     gpu_adapters, measure_peaks, most_threads, open_device, open_devices, quiet_lost_devices,
 };
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{
-    ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task,
+    ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, SavedSession,
+    Saving, SessionError, SessionId, Task,
 };
 pub use engine::{MAX_CHUNK, MAX_CONTEXT};
 pub use error::Error;
@@ -58,6 +65,8 @@ pub use formats::{Checkpoint, Container};
 pub use generation::{Generation, Outcome, StopReason};
 pub use graph::backend::{Precision, StepProfile};
 pub use graph::{PlanReport, PortKind};
+#[cfg(not(target_arch = "wasm32"))]
+pub use interrupt::Interrupt;
 #[cfg(not(target_arch = "wasm32"))]
 pub use llm::{Generate, Llm, LoadOptions, fresh_seed, load_engine};
 pub use models::{Model, ModelInfo};

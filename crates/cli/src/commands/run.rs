@@ -94,6 +94,7 @@ fn stream(llm: &mut Llm, ids: Vec<u32>, options: &Generate) -> Result<()> {
             StopReason::StopString(_) => "stop string",
             StopReason::MaxTokens => "token limit reached",
             StopReason::ContextFull => "prompt and output fill the context",
+            StopReason::Interrupted => "interrupted",
         };
         let seed = options.sampling.seed.map(|seed| format!("; seed {seed}")).unwrap_or_default();
         note(format_args!(

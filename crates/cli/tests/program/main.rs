@@ -1,5 +1,6 @@
 //! The program from outside, on the goldens.
 
+mod chat;
 mod devices;
 mod errors;
 mod fetch;
@@ -7,3 +8,5 @@ mod quantize;
 mod results;
 mod support;
 mod synth;
+#[cfg(target_os = "linux")]
+mod terminal;
