@@ -58,14 +58,17 @@ impl GpuState {
         gpu.check()?;
         let each = 4 * self.entry_words()?;
         validate::entries(&self.name, entries, self.entries(), each, Some(bytes.len()))?;
-        let mut rest = bytes;
+        // A write of its own for each place would be a buffer of the driver's for each.
+        let staging = gpu.buffer("entries of a state", bytes.len() as u64, U::COPY_SRC | U::COPY_DST)?;
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut at = 0;
         for place in self.places(entries)? {
-            let (part, after) = rest.split_at(4 * place.len());
-            gpu.queue.write_buffer(&self.buffer, 4 * place.start as u64, part);
-            rest = after;
+            let (to, len) = (4 * place.start as u64, 4 * place.len() as u64);
+            encoder.copy_buffer_to_buffer(&staging, at, &self.buffer, to, Some(len));
+            at += len;
         }
-        // What was written goes with this submission.
-        let (submission, verdict) = gpu.submit([]);
+        gpu.queue.write_buffer(&staging, 0, bytes);
+        let (submission, verdict) = gpu.submit([encoder.finish()]);
         let (signal, fence) = fence();
         let awaited = gpu.faults.expect(signal);
         let faults = gpu.faults.clone();

@@ -49,16 +49,20 @@ impl Screen {
 
     /// Waits until a text is shown behind what was waited for before.
     fn wait_for(&mut self, wanted: &str) {
-        let end = Instant::now() + Duration::from_secs(60);
+        self.wait_until(&format!("{wanted:?}"), |shown| shown.find(wanted).map(|at| at + wanted.len()));
+    }
+
+    /// Waits until `end` gives a place behind what was waited for before.
+    fn wait_until(&mut self, what: &str, end: impl Fn(&str) -> Option<usize>) {
+        let late = Instant::now() + Duration::from_secs(60);
         loop {
-            if let Some(at) = self.text[self.seen..].find(wanted) {
-                self.seen += at + wanted.len();
+            if let Some(at) = end(&self.text[self.seen..]) {
+                self.seen += at;
                 return;
             }
-            let left = end.saturating_duration_since(Instant::now());
-            match self.shown.recv_timeout(left) {
+            match self.shown.recv_timeout(late.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.text += &String::from_utf8_lossy(&bytes),
-                Err(_) => panic!("{wanted:?} is not shown: {}", &self.text[self.seen..]),
+                Err(_) => panic!("{what} is not shown: {}", &self.text[self.seen..]),
             }
         }
     }
@@ -92,7 +96,9 @@ fn an_interrupt_ends_the_answer_and_keeps_the_conversation() {
     screen.wait_for("Ctrl-D leaves");
     screen.wait_for("> ");
     screen.press("Why is it?\r");
-    std::thread::sleep(Duration::from_millis(500));
+    // The editor has left the terminal, and the answer has begun.
+    screen.wait_for("[?2004l");
+    screen.wait_until("an answer", |shown| (shown.trim().len() > 3).then_some(0));
     screen.press("\x03");
     screen.wait_for("; broken off");
     screen.wait_for("> ");
@@ -105,7 +111,9 @@ fn an_interrupt_ends_the_answer_and_keeps_the_conversation() {
     screen.wait_for("> ");
     screen.press("/set max-tokens 5\r");
     screen.wait_for("max_tokens 5");
-    screen.press("And \\\rthen?\r");
+    screen.press("And \\\r");
+    screen.wait_for("[K. ");
+    screen.press("then?\r");
     // What was computed of the answer that was broken off is there.
     screen.wait_for(" of them from the cache; 5 generated");
     assert!(!screen.text[..screen.seen].contains(" 0 of them from the cache; 5"));

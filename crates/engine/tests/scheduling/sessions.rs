@@ -98,23 +98,27 @@ fn answers_that_a_token_ends_go_on() {
     }
 }
 
-/// However an answer is broken off, the prompt is not computed again.
+/// However an answer is broken off, the prompt is not computed again; with as many steps in flight as there may be, too, of
+/// which the last has the row of a token that nobody has read.
 #[test]
 fn answers_that_are_broken_off_leave_what_was_computed() {
     for case in ["llama", "lfm2"] {
-        for run_ahead in [false, true] {
-            for polls in 0..5 {
-                let mut desk = Desk::on(case, Fault::None, options(run_ahead));
-                let session = desk.engine.open_session();
-                let id = desk.submit(on(session, generate(prompt(70, 1), 20)));
-                (0..polls).for_each(|_| assert!(desk.advance()));
-                desk.cancel(id);
-                let read = desk.answers.get(&id).map(|a| a.tokens.clone()).unwrap_or_default();
-                let next = [&prompt(70, 1)[..], &read, &prompt(9, 5)].concat();
-                let reused = ask(&mut desk, case, session, generate(next, 4));
-                let least = if polls == 0 { 0 } else { 69 };
-                assert!(reused >= least, "{case} after {polls} polls, ahead: {run_ahead}: {reused}");
+        for (run_ahead, polls, held) in (0..20).map(|i| (i % 2 > 0, i / 4, i % 4 > 1)) {
+            let mut desk = Desk::on(case, Fault::None, options(run_ahead));
+            let session = desk.engine.open_session();
+            let id = desk.submit(on(session, generate(prompt(70, 1), 20)));
+            (0..polls).for_each(|_| assert!(desk.advance()));
+            if held {
+                desk.device.hold();
+                desk.settle();
             }
+            desk.cancel(id);
+            desk.device.release();
+            let read = desk.answers.get(&id).map(|a| a.tokens.clone()).unwrap_or_default();
+            let next = [&prompt(70, 1)[..], &read, &prompt(9, 5)].concat();
+            let reused = ask(&mut desk, case, session, generate(next, 4));
+            let least = if polls == 0 && !held { 0 } else { 69 };
+            assert!(reused >= least, "{case} after {polls} polls, ahead: {run_ahead}: {reused}");
         }
     }
 }
@@ -210,4 +214,33 @@ fn nothing_is_kept_of_a_step_that_failed_behind_the_end() {
     desk.finish();
     assert_eq!(desk.answer(resumed), &want);
     assert_eq!((desk.reused[&resumed], desk.device.reopened()), (0, 1));
+}
+
+/// The row behind a stop token that the device refuses is no row of the session: the next request meets it by itself.
+#[test]
+fn nothing_is_kept_of_a_row_that_was_refused_behind_the_end() {
+    let case = "qwen3_moe";
+    let free = alone(case, generate(prompt(20, 1), 6), options(false)).tokens;
+    let fresh = |at: &usize| !prompt(20, 1).contains(&free[*at]) && !free[..*at].contains(&free[*at]);
+    let at = (1..6).find(fresh).expect("a token that is drawn once");
+    let (mut desk, token) = (Desk::on(case, Fault::NanFrom(free[at]), options(true)), free[at]);
+    let session = desk.engine.open_session();
+    let mut first = generate(prompt(20, 1), 6);
+    let Task::Generate { stop, .. } = &mut first.task else { unreachable!() };
+    *stop = vec![token];
+    let id = desk.submit(on(session, first));
+    desk.finish();
+    assert_eq!(
+        (&desk.answer(id).tokens[..], desk.answer(id).end.clone()),
+        (&free[..=at], Some(Ok(Finish::Stop)))
+    );
+    assert_eq!(desk.engine.session_tokens(session).unwrap().len(), 20 + at);
+    let next = [&prompt(20, 1)[..], &free[..=at], &prompt(4, 4)].concat();
+    let failing = desk.submit(on(session, generate(next, 4)));
+    desk.finish();
+    let end = desk.answer(failing).end.clone();
+    assert!(
+        matches!(end, Some(Err(EngineError::Numeric { position, .. })) if position == 20 + at),
+        "{end:?}"
+    );
 }
