@@ -93,7 +93,7 @@ fn questions_are_taken_back_and_answered_again() {
         (Some("How?"), Some("Why?"), None)
     );
     chat.set_system(Some("three"));
-    assert_eq!(chat.say("Why?", &options(8)).unwrap().text().unwrap().is_empty(), false);
+    assert!(!chat.say("Why?", &options(8)).unwrap().text().unwrap().is_empty());
     chat.clear();
     assert_eq!((texts(&chat), chat.stats().answers), (vec!["three".to_owned()], 0));
 }
