@@ -69,8 +69,32 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "a slot is never given back",
         "crates/engine/src/cache.rs",
-        "self.free_slots.extend(holding.slot.take());",
+        "self.free_slots.extend(slot.take());",
         "",
+    ),
+    mutation(
+        "a session keeps what the device refused behind the end",
+        "crates/engine/src/engine/collect.rs",
+        "if refused.is_some() {",
+        "if false {",
+    ),
+    mutation(
+        "a session starts from a state that is another's",
+        "crates/engine/src/session.rs",
+        "(live.max(snapshot), snapshot > live)",
+        "(live.max(snapshot), false)",
+    ),
+    mutation(
+        "a session shares what differs",
+        "crates/engine/src/session.rs",
+        ".take_while(|(a, b)| a == b)",
+        "",
+    ),
+    mutation(
+        "a session takes the state behind a token that nobody has read",
+        "crates/engine/src/session.rs",
+        "s.recurrent && s.sent == computed && ",
+        "s.recurrent && ",
     ),
     mutation(
         "devices of one memory are each given all of it",

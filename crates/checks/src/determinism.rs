@@ -3,6 +3,8 @@
 //! Every property compares logits, position by position and bit by bit, with those of the request alone in a new engine
 //! on one thread. A control repeats the comparison on a device with a fault that the property forbids and must see it.
 
+mod sessions;
+
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -162,6 +164,8 @@ const PROPERTIES: &[(&str, Check, Fault)] = &[
     ("reuse of the cache", |t| t.reuse(), Fault::SeesBlock),
     ("preemption", |t| t.preemption(), Fault::KnowsHistory),
     ("one step ahead", |t| t.ahead(), Fault::LosesDrawn),
+    ("sessions", |t| t.sessions(), Fault::SeesBlock),
+    ("saved sessions", |t| t.saved_sessions(), Fault::WritesNothing),
 ];
 
 /// Requests that share an engine, at most.
@@ -272,7 +276,7 @@ impl<'a> Trial<'a> {
                 stop: vec![],
             }
         };
-        Ok(engine.submit(Request { prompt: self.prompts[request].clone(), task })?)
+        Ok(engine.submit(Request { prompt: self.prompts[request].clone(), task, session: None })?)
     }
 
     fn submit_all(&self, engine: &mut Engine, requests: &[usize]) -> Result<Vec<RequestId>, CheckError> {
@@ -439,7 +443,7 @@ impl<'a> Trial<'a> {
         // Room for the longest sequence and little more, so that the others come and go.
         let blocks = (self.options.prompt + self.options.tokens).div_ceil(KV_BLOCK) + 2;
         let cache_bytes =
-            size.bytes_per_token * (blocks * KV_BLOCK) as u64 + size.bytes_per_slot * SEQUENCES as u64;
+            size.bytes_per_token * (blocks * KV_BLOCK) as u64 + size.bytes_per_slot * size.slots as u64;
         let options = EngineOptions { cache_bytes: Some(cache_bytes), ..self.base() };
         let mut engine = self.engine(backend.clone(), &options)?;
         let all: Vec<usize> = (0..SEQUENCES).collect();

@@ -18,6 +18,21 @@ pub fn open_model(path: &Path) -> Result<Arc<Model>, CheckError> {
     Ok(Arc::new(Model::open(Arc::new(Checkpoint::open(path)?))?))
 }
 
+/// Polls an engine until it has nothing left to do.
+///
+/// # Errors
+/// A request that fails.
+pub(crate) fn settle(engine: &mut Engine) -> Result<(), CheckError> {
+    while let Some(events) = pollster::block_on(poll_fn(|cx| engine.poll(cx))) {
+        for event in events {
+            if let Event::Failed { error, .. } = event {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Polls an engine and hands every event to `done` until it has been true for one; the other events of that time are
 /// handed over too.
 ///

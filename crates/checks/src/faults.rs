@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reopening, RowSource, StateDesc,
-    StateHandle, StepInputs, WeightDesc, WeightHandle,
+    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reading, Reopening, RowSource,
+    StateDesc, StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph, PlanReport, Signal, fence};
 use tensor::ops::{KV_BLOCK, NOT_A_TOKEN};
@@ -34,6 +34,8 @@ pub enum Fault {
     KnowsHistory,
     /// Token 0 is taken for those that the step before drew on the device.
     LosesDrawn,
+    /// States that are written are all zeros.
+    WritesNothing,
     /// The device is lost with the step of this number, the first being 0, until it is opened anew.
     Lost(usize),
     /// Logits after this token are no numbers.
@@ -140,6 +142,10 @@ impl Watch {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        if self.seen().lost { Err(DeviceError::Lost(LOST.to_owned())) } else { Ok(()) }
+    }
 }
 
 impl Backend for FaultyBackend {
@@ -187,6 +193,23 @@ impl Backend for FaultyBackend {
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
         self.inner.state(desc)
+    }
+
+    fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError> {
+        self.inner.entry_bytes(state)
+    }
+
+    fn read_state(&self, state: &StateHandle, entries: &[u32]) -> Result<Reading, DeviceError> {
+        self.watch.check()?;
+        self.inner.read_state(state, entries)
+    }
+
+    fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError> {
+        self.watch.check()?;
+        match self.watch.fault {
+            Fault::WritesNothing => self.inner.write_state(state, entries, &vec![0; bytes.len()]),
+            _ => self.inner.write_state(state, entries, bytes),
+        }
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {
@@ -299,9 +322,7 @@ impl Instance for FaultyInstance {
         let (pos, segments) = (input(step, "pos"), segments(step));
         let ids = input(step, "ids");
         self.note_read();
-        if self.watch.seen().lost {
-            return Err(DeviceError::Lost(LOST.to_owned()));
-        }
+        self.watch.check()?;
         self.watch.seen().outputs.extend(step.outputs.iter().map(|name| (*name).to_owned()));
         let in_used = self.watch.seen().record(pos, &segments);
         let changed = |row: u32| {
@@ -311,6 +332,7 @@ impl Instance for FaultyInstance {
                 | Fault::SeesChunk
                 | Fault::SeesBlock
                 | Fault::LosesDrawn
+                | Fault::WritesNothing
                 | Fault::Lost(_)
                 | Fault::NanFrom(_) => false,
                 Fault::KnowsChunk => segments[at].len > models::RECURRENT_CHUNK,

@@ -214,7 +214,7 @@ fn check_model(backend: Arc<dyn Backend>, model: Arc<Model>, golden: &Golden) ->
     let mut engine = Engine::new(model, vec![backend], &options, &mut |_, _| {})?;
 
     let mut found: BTreeMap<String, Rows> = BTreeMap::new();
-    engine.submit(Request { prompt: golden.prompt.clone(), task: Task::Score { from: 0 } })?;
+    engine.submit(Request { prompt: golden.prompt.clone(), task: Task::Score { from: 0 }, session: None })?;
     drive(&mut engine, |event| {
         match event {
             Event::Scores { first, logits, .. } => put(&mut found, LOGITS, *first, logits, vocab),
@@ -236,7 +236,7 @@ fn check_model(backend: Arc<dyn Backend>, model: Arc<Model>, golden: &Golden) ->
         entropy: 0,
         stop: vec![],
     };
-    engine.submit(Request { prompt: golden.prompt.clone(), task })?;
+    engine.submit(Request { prompt: golden.prompt.clone(), task, session: None })?;
     drive(&mut engine, |event| {
         match event {
             Event::Token { token, .. } => tokens.push(token.id),

@@ -49,7 +49,7 @@ fn requests() -> [Request; 3] {
         salt += 1;
         let prompt = (0..20 * salt).map(|i| 3 + (i * 31 + salt * 101) % 290).collect();
         let task = Task::Generate { max_tokens: Some(16), sampling, entropy: 0, stop: vec![] };
-        Request { prompt, task }
+        Request { prompt, task, session: None }
     })
 }
 
@@ -140,7 +140,7 @@ fn told(model: &Arc<Model>, devices: Vec<Arc<dyn Backend>>, precision: Precision
     let vocab = engine.info().vocab;
     let mut ids: Vec<RequestId> = requests().map(|request| engine.submit(request).unwrap()).into();
     let prompt = (0..50).map(|i| 3 + i * 5 % 290).collect();
-    ids.push(engine.submit(Request { prompt, task: Task::Score { from: 0 } }).unwrap());
+    ids.push(engine.submit(Request { prompt, task: Task::Score { from: 0 }, session: None }).unwrap());
     let mut answers: Vec<Told> = ids.iter().map(|_| (vec![], vec![])).collect();
     while let Some(events) = pollster::block_on(poll_fn(|cx| engine.poll(cx))) {
         for event in events {

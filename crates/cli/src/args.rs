@@ -7,7 +7,7 @@ use gristmill::parts::tensor::DType;
 
 use crate::catalogue;
 use crate::commands::{
-    bench, completions, devices, inspect, logits, man, models, perplexity, plan, pull, quantize, run,
+    bench, chat, completions, devices, inspect, logits, man, models, perplexity, plan, pull, quantize, run,
     selftest, synth, tokenize,
 };
 
@@ -24,6 +24,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(run::RunArgs),
+    Chat(chat::ChatArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Logits(logits::LogitsArgs),

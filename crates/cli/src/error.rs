@@ -70,7 +70,7 @@ const OPTIONS: [(&str, &str); 5] = [
 ];
 
 /// A failure with its causes and what to do.
-fn told(failure: &anyhow::Error) -> String {
+pub(crate) fn told(failure: &anyhow::Error) -> String {
     // A cause that the message before it already tells is not told again.
     let mut told = String::new();
     for cause in failure.chain().map(ToString::to_string) {

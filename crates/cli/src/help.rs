@@ -74,6 +74,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "chat",
+        &[
+            ("gristmill chat", "talk with the default model; /help lists what else can be said"),
+            ("gristmill chat --session talk.session", "go on with a conversation that /save wrote"),
+        ],
+    ),
+    (
         "inspect",
         &[
             ("gristmill inspect -m model.gguf", "hyper-parameters, memory, metadata, types, tensors"),

@@ -9,9 +9,11 @@ pub mod cases;
 pub mod reference;
 mod report;
 mod run;
+mod states;
 pub mod values;
 
 pub use case::Case;
 pub use reference::ReferenceBackend;
 pub use report::{Cell, Failure, Report};
 pub use run::{judge, run};
+pub use states::states;

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reopening, RowSource, StateDesc,
-    StateHandle, StepInputs, WeightDesc, WeightHandle,
+    Backend, Bindings, CompileOptions, DeviceError, Encoded, Instance, Plan, Reading, Reopening, RowSource,
+    StateDesc, StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::validate::{self, StepLayout};
 use graph::{
@@ -52,6 +52,14 @@ impl ReferenceBackend {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state behind a handle.
+fn own(state: &StateHandle) -> Result<Arc<Mutex<HostTensor>>, DeviceError> {
+    state.clone().downcast().map_err(|_| DeviceError::Binding {
+        port: "state".to_owned(),
+        problem: "was allocated by another backend".to_owned(),
+    })
 }
 
 fn zeros(what: &str, dtype: DType, shape: Shape) -> Result<HostTensor, DeviceError> {
@@ -102,6 +110,35 @@ impl Backend for ReferenceBackend {
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
         Ok(Arc::new(Mutex::new(zeros(&desc.name, desc.dtype, desc.shape)?)))
+    }
+
+    fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError> {
+        let state = own(state)?;
+        let state = lock(&state);
+        Ok(state.bytes().len().checked_div(state.dims()[0]).unwrap_or(0))
+    }
+
+    fn read_state(&self, state: &StateHandle, entries: &[u32]) -> Result<Reading, DeviceError> {
+        let each = self.entry_bytes(state)?;
+        let state = own(state)?;
+        let state = lock(&state);
+        validate::entries("state", entries, state.dims()[0], each, None)?;
+        let entry = |entry: &u32| state.bytes()[*entry as usize * each..][..each].iter().copied();
+        let bytes = entries.iter().flat_map(entry).collect();
+        Ok(Box::pin(std::future::ready(Ok(bytes))))
+    }
+
+    fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError> {
+        let each = self.entry_bytes(state)?;
+        let state = own(state)?;
+        let mut state = lock(&state);
+        validate::entries("state", entries, state.dims()[0], each, Some(bytes.len()))?;
+        for (entry, from) in entries.iter().zip(bytes.chunks_exact(each.max(1))) {
+            state.bytes_mut()[*entry as usize * each..][..each].copy_from_slice(from);
+        }
+        let (signal, fence) = graph::fence();
+        signal.set(Ok(()));
+        Ok(fence)
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {

@@ -483,3 +483,8 @@ fn rewritten_graphs_agree_with_the_composed_ones() {
     }
     assert_ne!(largest, 0.0);
 }
+
+#[test]
+fn entries_of_states_go_to_the_host_and_back() {
+    gristmill_conformance::states(&ReferenceBackend::new()).unwrap();
+}

@@ -17,3 +17,11 @@ fn every_op_agrees_with_its_reference() {
         assert!(passed > 300, "{isa}: {passed} cases passed");
     }
 }
+
+#[test]
+fn entries_of_states_go_to_the_host_and_back() {
+    for isa in CpuIsa::available() {
+        let backend = CpuBackend::new(CpuOptions { threads: 3, isa: Some(isa) }).unwrap();
+        conformance::states(&backend).unwrap_or_else(|problem| panic!("{isa}: {problem}"));
+    }
+}

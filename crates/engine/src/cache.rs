@@ -22,7 +22,10 @@ pub struct CacheSize {
     pub context: usize,
     /// KV blocks in the pool.
     pub blocks: usize,
-    /// Recurrent-state slots: one per sequence.
+    /// Sequences at once.
+    pub sequences: usize,
+    /// Slots: one per sequence, and with recurrent states a second one for the state at the prompt's end, which a session keeps
+    /// beside that at the end of the output.
     pub slots: usize,
     /// KV bytes of one token over all layers.
     pub bytes_per_token: u64,
@@ -87,7 +90,8 @@ impl CacheSize {
         let row = |heads: usize, dims: usize| heads * (dims * kv.block_bytes() + 8);
         let bytes_per_token = info.kv.iter().map(|k| row(k.heads, k.k_dim + k.v_dim) as u64).sum::<u64>();
         let bytes_per_slot = info.rings.iter().map(|r| (r.length * r.width * 4) as u64).sum::<u64>();
-        let slots = options.max_sequences;
+        let sequences = options.max_sequences;
+        let slots = if info.recurrent() { 2 * sequences } else { sequences };
         let wanted = wanted_context(info, options)?;
         let available =
             options.cache_bytes.or_else(|| memory.map(|m| (m.saturating_sub(weights) as f64 * SHARE) as u64));
@@ -116,7 +120,7 @@ impl CacheSize {
         };
         // Blocks are counted in 32 bits.
         let blocks = blocks.min(u32::MAX as usize);
-        Ok(CacheSize { context, blocks, slots, bytes_per_token, bytes_per_slot })
+        Ok(CacheSize { context, blocks, sequences, slots, bytes_per_token, bytes_per_slot })
     }
 
     /// With at most so many blocks, which is what a device can have in one state.
@@ -188,7 +192,7 @@ fn most_blocks(
         info.kv.iter().filter(|kv| layers.contains(&kv.layer)).all(|kv| {
             let shape = Shape::new(&[blocks, KV_BLOCK, kv.heads, kv.k_dim + kv.v_dim]);
             shape.is_ok_and(|shape| {
-                device.state_fits(&StateDesc { name: format!("kv.{}", kv.layer), dtype, shape })
+                device.state_fits(&StateDesc { name: models::kv_state(kv.layer), dtype, shape })
             })
         })
     };
@@ -224,7 +228,16 @@ fn wanted_context(info: &ModelInfo, options: &EngineOptions) -> Result<usize, En
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     pub(crate) pages: Vec<u32>,
+    /// What steps leave the recurrent state and the drawn token in.
     pub(crate) slot: Option<u32>,
+    /// For the recurrent state at the prompt's end.
+    pub(crate) snapshot: Option<u32>,
+}
+
+impl Holding {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.slot.is_none() && self.snapshot.is_none()
+    }
 }
 
 /// Hands out blocks and slots.
@@ -241,12 +254,10 @@ impl Cache {
         Ok(Cache { pool, free_slots: (0..size.slots as u32).rev().collect() })
     }
 
-    /// A slot for a new sequence, if one is free.
-    pub(crate) fn take_slot(&mut self, holding: &mut Holding) -> bool {
-        if holding.slot.is_none() {
-            holding.slot = self.free_slots.pop();
-        }
-        holding.slot.is_some()
+    /// A slot where there is none yet, if one is free.
+    pub(crate) fn take_slot(&mut self, slot: &mut Option<u32>) -> bool {
+        *slot = slot.take().or_else(|| self.free_slots.pop());
+        slot.is_some()
     }
 
     /// Extends a holding to so many positions; false, unchanged, when blocks run out.
@@ -254,21 +265,42 @@ impl Cache {
         self.pool.grow(&mut holding.pages, positions).is_ok()
     }
 
+    /// Blocks that a holding lacks for so many positions and that are not free.
+    pub(crate) fn missing(&self, holding: &Holding, positions: usize) -> usize {
+        let wanted = self.pool.blocks_for(positions).saturating_sub(holding.pages.len());
+        wanted.saturating_sub(self.pool.free_blocks())
+    }
+
+    /// Takes the blocks back that lie behind so many positions.
+    pub(crate) fn cut(&mut self, holding: &mut Holding, positions: usize) {
+        let keep = self.pool.blocks_for(positions).min(holding.pages.len());
+        self.free_pages(&mut holding.pages.split_off(keep));
+    }
+
+    pub(crate) fn free_slot(&mut self, slot: &mut Option<u32>) {
+        self.free_slots.extend(slot.take());
+    }
+
     /// Takes everything back.
     pub(crate) fn free(&mut self, holding: &mut Holding) {
-        let freed = self.pool.free(&mut holding.pages);
+        self.free_pages(&mut holding.pages);
+        self.free_slot(&mut holding.slot);
+        self.free_slot(&mut holding.snapshot);
+    }
+
+    fn free_pages(&mut self, pages: &mut Vec<u32>) {
+        let freed = self.pool.free(pages);
         debug_assert!(freed.is_ok(), "a sequence holds only blocks it was given");
-        holding.pages.clear();
-        self.free_slots.extend(holding.slot.take());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use graph::Graph;
     use graph::backend::{
-        CompileOptions, DeviceError, Plan, Reopening, RowSource, StateHandle, WeightDesc, WeightHandle,
+        CompileOptions, DeviceError, Plan, Reading, Reopening, RowSource, StateHandle, WeightDesc,
+        WeightHandle,
     };
+    use graph::{Fence, Graph};
     use models::{KvSpec, RingSpec};
     use proptest::prelude::*;
 
@@ -323,6 +355,15 @@ mod tests {
             unreachable!()
         }
         fn state(&self, _: &StateDesc) -> Result<StateHandle, DeviceError> {
+            unreachable!()
+        }
+        fn entry_bytes(&self, _: &StateHandle) -> Result<usize, DeviceError> {
+            unreachable!()
+        }
+        fn read_state(&self, _: &StateHandle, _: &[u32]) -> Result<Reading, DeviceError> {
+            unreachable!()
+        }
+        fn write_state(&self, _: &StateHandle, _: &[u32], _: &[u8]) -> Result<Fence, DeviceError> {
             unreachable!()
         }
         fn compile(&self, _: &Graph, _: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {

@@ -2,6 +2,7 @@
 
 mod collect;
 mod recover;
+mod sessions;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -14,6 +15,7 @@ use graph::rewrite::ahead::TOKENS;
 use models::{LOGITS, Model, ModelInfo, RECURRENT_CHUNK};
 
 use self::recover::Recovery;
+pub use self::sessions::Saving;
 use crate::cache::{Cache, CacheSize};
 use crate::error::EngineError;
 use crate::fingerprint::fingerprint;
@@ -23,6 +25,7 @@ use crate::request::{Event, Finish, Request, RequestId, Task};
 use crate::sampling::Sampler;
 use crate::scheduler::{Budget, Scheduler};
 use crate::sequence::{Sequence, Work};
+use crate::session::{SessionError, Sessions};
 use crate::step::{Segment, StepArrays};
 
 /// Runs requests on one model and one device, or several that share its layers.
@@ -47,6 +50,7 @@ pub struct Engine {
     plans: Plans,
     cache: Cache,
     scheduler: Scheduler,
+    sessions: Sessions,
     /// The device was lost and is being opened anew.
     lost: Option<Recovery>,
     /// Steps in flight, in the order of submission, in which they end.
@@ -107,6 +111,7 @@ impl Engine {
         Ok(Engine {
             cache: Cache::new(&size)?,
             scheduler: Scheduler::new(options.max_sequences),
+            sessions: Sessions::default(),
             lost: None,
             flights: VecDeque::new(),
             spare: vec![],
@@ -181,9 +186,9 @@ impl Engine {
     ///
     /// # Errors
     /// A prompt that is empty, too long for the context (or as long, with output to follow) or not of this vocabulary;
-    /// bad sampling options.
+    /// bad sampling options; a session that there is not, or that has a request.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
-        let Request { prompt, task } = request;
+        let Request { prompt, task, session } = request;
         let vocab = self.info().vocab;
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
@@ -200,6 +205,11 @@ impl Engine {
         }
         if let Some(index) = prompt.iter().position(|id| *id as usize >= vocab) {
             return Err(EngineError::TokenId { index, id: prompt[index], vocab });
+        }
+        if let Some(session) = session
+            && self.sessions.get(session)?.request.is_some()
+        {
+            return Err(SessionError::Busy.into());
         }
         let work = match task {
             Task::Generate { max_tokens, sampling, entropy, stop } => {
@@ -222,6 +232,9 @@ impl Engine {
             self.ready.push(Event::Finished { id, reason });
             return Ok(id);
         }
+        if let Some(session) = session {
+            self.sessions.claim(session, id);
+        }
         let prompt_len = prompt.len();
         self.scheduler.waiting.push_back(Sequence {
             id,
@@ -233,16 +246,23 @@ impl Engine {
             room: self.recipe.size.context,
             holding: Default::default(),
             work,
+            session,
+            recurrent: self.info().recurrent(),
+            in_snapshot: false,
+            snapshot: None,
         });
         Ok(id)
     }
 
-    /// Forgets a request; its blocks are free before the next step. No more events come for it.
+    /// Forgets a request; its blocks are free before the next step, or its session's. No more events come for it.
     pub fn cancel(&mut self, id: RequestId) {
         self.ready.retain(|event| event.request() != id);
-        self.scheduler.waiting.retain(|s| s.id != id);
+        if let Some(index) = self.scheduler.waiting.iter().position(|s| s.id == id) {
+            let waiting = self.scheduler.waiting.remove(index);
+            self.sessions.release(waiting.and_then(|s| s.session));
+        }
         if let Some(index) = self.scheduler.running.iter().position(|s| s.id == id) {
-            self.retire(index);
+            self.retire(index, true);
         }
     }
 
@@ -257,12 +277,19 @@ impl Engine {
             if self.lost.is_some() && self.flights.is_empty() && self.recover(cx).is_pending() {
                 return Poll::Pending;
             }
+            let written = self.poll_writes(cx);
             while self.ready.is_empty() && self.may_start() && self.start() {}
             let Some(flight) = self.flights.front_mut() else {
-                if self.ready.is_empty() {
-                    return Poll::Ready(None);
+                if !self.ready.is_empty() {
+                    continue;
                 }
-                continue;
+                if written.is_pending() && !self.scheduler.waiting.is_empty() {
+                    return Poll::Pending;
+                }
+                if self.lost.is_some() && !self.scheduler.waiting.is_empty() {
+                    continue;
+                }
+                return Poll::Ready(None);
             };
             let Poll::Ready(result) = self.plans.poll(&mut flight.run, cx) else {
                 if self.ready.is_empty() {
@@ -289,14 +316,16 @@ impl Engine {
 
     /// Starts the next step; false when there is none.
     fn start(&mut self) -> bool {
-        self.scheduler.admit(&mut self.cache);
+        let in_flight = self.in_flight();
+        let resumed = self.scheduler.admit(&mut self.cache, &mut self.sessions, &in_flight);
+        self.ready.extend(resumed.into_iter().map(|(id, reused)| Event::Resumed { id, reused }));
         let budget = Budget {
             rows: self.plans.limits.rows,
             chunk: self.chunk,
             outs: self.plans.limits.outs,
             recurrent: self.info().recurrent(),
         };
-        let segments = self.scheduler.plan(&mut self.cache, budget);
+        let segments = self.scheduler.plan(&mut self.cache, &mut self.sessions, budget);
         if segments.is_empty() {
             return false;
         }

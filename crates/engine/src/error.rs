@@ -4,6 +4,7 @@ use graph::ByteSize;
 use graph::backend::DeviceError;
 
 use crate::sampling::SamplingError;
+use crate::session::SessionError;
 
 /// Why an engine was not made, or a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -38,6 +39,9 @@ pub enum EngineError {
     /// Sampling options or logits were refused.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// A session, or a file of one, is not usable.
+    #[error(transparent)]
+    Session(SessionError),
     /// The prompt does not fit the context.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}: shorten the prompt or ask for a larger context"

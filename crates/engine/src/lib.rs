@@ -12,12 +12,16 @@ mod request;
 pub mod sampling;
 mod scheduler;
 mod sequence;
+mod session;
+mod session_file;
 mod step;
 
 pub use cache::CacheSize;
-pub use engine::Engine;
+pub use engine::{Engine, Saving};
 pub use error::EngineError;
 pub use graph::ByteSize;
 pub use options::{EngineOptions, MAX_CHUNK, MAX_CONTEXT};
 pub use plans::Progress;
 pub use request::{Event, Finish, Request, RequestId, Task};
+pub use session::{SessionError, SessionId};
+pub use session_file::SavedSession;

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Instance, Precision, StateDesc, StepProfile, WeightDesc,
+    Backend, Bindings, CompileOptions, DeviceError, Instance, Precision, StateDesc, StateHandle, StepProfile,
+    WeightDesc,
 };
 use graph::{Buckets, Fence, Graph, PlanReport, PortKind, rewrite};
-use models::{IDS, LOGITS, Model, RECURRENT_CHUNK, StepLimits};
+use models::{IDS, LOGITS, Model, ModelInfo, RECURRENT_CHUNK, StepLimits};
 use tensor::DType;
 
 use crate::cache::CacheSize;
@@ -82,9 +83,21 @@ pub(crate) struct Plans {
     free: Vec<Vec<usize>>,
     /// Smallest bucket first, and for each the stages in order.
     reports: Vec<PlanReport>,
+    /// What sessions keep something in: the KV caches and recurrent states, in the order of the layers.
+    pub(crate) states: Vec<StageState>,
     /// What the weights are.
     pub(crate) digest: WeightDigest,
     pub(crate) limits: StepLimits,
+}
+
+/// A state that outlives requests.
+pub(crate) struct StageState {
+    pub(crate) name: String,
+    /// Its device, by its place among the stages.
+    pub(crate) stage: usize,
+    pub(crate) handle: StateHandle,
+    /// Its entries are blocks; else they are slots.
+    pub(crate) blocks: bool,
 }
 
 /// The part of a model that one device computes.
@@ -125,15 +138,15 @@ impl Plans {
         progress: Progress,
     ) -> Result<Plans, EngineError> {
         let Recipe { precision, size, chunk, profile, .. } = *recipe;
-        let (mut rows, mut outs) = (chunk.max(size.slots), size.slots.max(SCORE_ROWS));
+        let (mut rows, mut outs) = (chunk.max(size.sequences), size.sequences.max(SCORE_ROWS));
         if model.info().recurrent() {
             // A prompt advances by whole cuts, so there must be room for one beside all that decode.
-            (rows, outs) = (chunk + size.slots, RECURRENT_CHUNK + size.slots);
+            (rows, outs) = (chunk + size.sequences, RECURRENT_CHUNK + size.sequences);
         }
         let outs = outs.min(rows);
         let limits = StepLimits {
             rows,
-            seqs: size.slots,
+            seqs: size.sequences,
             outs,
             pages: size.context.div_ceil(tensor::ops::KV_BLOCK),
             blocks: size.blocks,
@@ -171,7 +184,8 @@ impl Plans {
             reports.splice(0..0, each);
         }
         let free = sizes.iter().map(|_| (0..recipe.depth()).collect()).collect();
-        Ok(Plans { buckets, stages, free, reports, digest, limits })
+        let states = kept_states(model.info(), &bindings);
+        Ok(Plans { buckets, stages, free, reports, states, digest, limits })
     }
 
     /// Submits a step to the first device; `outputs` are to be read when it has ended.
@@ -286,12 +300,25 @@ impl Plans {
     /// Drops every instance, and with them weights and states that nobody else holds. No step can be started any more.
     pub(crate) fn release(&mut self) {
         self.stages.clear();
+        self.states.clear();
         self.free.iter_mut().for_each(Vec::clear);
     }
 
     pub(crate) fn reports(&self) -> &[PlanReport] {
         &self.reports
     }
+}
+
+/// The KV caches and recurrent states of a model among what is bound on each device.
+fn kept_states(info: &ModelInfo, bindings: &[Bindings]) -> Vec<StageState> {
+    let caches = info.kv.iter().map(|kv| (models::kv_state(kv.layer), true));
+    let rings = info.rings.iter().map(|ring| (models::ring_state(ring.layer), false));
+    let bound = |(name, blocks): (String, bool)| {
+        let mut stages = bindings.iter().enumerate();
+        let (stage, handle) = stages.find_map(|(i, b)| Some((i, b.states.get(&name)?.clone())))?;
+        Some(StageState { name, stage, handle, blocks })
+    };
+    caches.chain(rings).filter_map(bound).collect()
 }
 
 impl Stage {

@@ -2,6 +2,7 @@
 
 use crate::error::EngineError;
 use crate::sampling::{Sampled, SamplingOptions};
+use crate::session::SessionId;
 
 /// Names a request for as long as the engine lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -36,6 +37,9 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// What to do with it.
     pub task: Task,
+    /// The session it goes on ([`crate::Engine::open_session`]), which has one request at a time. It changes what has to be
+    /// computed, and no bit of the answer.
+    pub session: Option<SessionId>,
 }
 
 /// Why a request ended.
@@ -53,6 +57,14 @@ pub enum Finish {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
+    /// A request on a session begins; again, with nothing reused, when it had to give its blocks to others and starts over.
+    /// Hidden states are reported of positions that are computed alone.
+    Resumed {
+        /// The request.
+        id: RequestId,
+        /// Positions, from the first on, that are not computed again.
+        reused: usize,
+    },
     /// A token was generated.
     Token {
         /// The request.
@@ -101,7 +113,8 @@ impl Event {
     /// The request it happened to.
     pub fn request(&self) -> RequestId {
         match self {
-            Event::Token { id, .. }
+            Event::Resumed { id, .. }
+            | Event::Token { id, .. }
             | Event::Scores { id, .. }
             | Event::Hidden { id, .. }
             | Event::Finished { id, .. }

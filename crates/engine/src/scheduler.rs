@@ -1,8 +1,8 @@
 //! Which rows go into the next step.
 //!
 //! Sequences run in the order they came. Each step takes the one pending row of every decoding sequence, then fills
-//! the row budget with prompt chunks. When blocks run out the newest sequence gives its back and waits; its tokens are
-//! computed again later, which gives the same bits. The oldest always advances, so nothing starves.
+//! the row budget with prompt chunks. When blocks run out, sessions that no request uses give theirs back, and then the newest
+//! sequence, which waits; its tokens are computed again later, which gives the same bits. The oldest always advances, so nothing starves.
 //!
 //! Blocks may change hands while a step in flight still writes them: a device runs steps in the order of submission, and
 //! a row is written before it is read.
@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 use models::RECURRENT_CHUNK;
 
 use crate::cache::Cache;
+use crate::request::RequestId;
 use crate::sequence::{Sequence, Work};
+use crate::session::Sessions;
 use crate::step::Segment;
 
 /// Row and output budgets of one step.
@@ -35,30 +37,62 @@ impl Scheduler {
         Scheduler { waiting: VecDeque::new(), running: vec![], max_running }
     }
 
-    /// Lets waiting sequences in while a place, a slot and the blocks for all their tokens are free.
-    pub(crate) fn admit(&mut self, cache: &mut Cache) {
+    /// Lets waiting sequences in while a place, the slots and the blocks for all their tokens are free or held by sessions that
+    /// no request uses. Not one whose session is unsettled ([`Sessions::unsettled`]): what it would start from may yet turn out
+    /// not to be. Gives those let in that have a session, with the positions they need not compute.
+    pub(crate) fn admit(
+        &mut self,
+        cache: &mut Cache,
+        sessions: &mut Sessions,
+        in_flight: &[(RequestId, u32)],
+    ) -> Vec<(RequestId, usize)> {
+        let mut resumed = vec![];
         while self.running.len() < self.max_running {
-            let Some(mut next) = self.waiting.pop_front() else { break };
+            let unsettled = |s: &mut Sequence| s.session.is_some_and(|id| sessions.unsettled(id, in_flight));
+            let Some(mut next) = self.waiting.pop_front_if(|s| !unsettled(s)) else { break };
+            let reused = sessions.lend(&mut next, cache);
             let tokens = next.tokens.len();
-            let fits = cache.grow(&mut next.holding, tokens) && cache.take_slot(&mut next.holding);
+            let fits = loop {
+                let (two, holding) = (next.takes_snapshot(), &mut next.holding);
+                if cache.grow(holding, tokens)
+                    && cache.take_slot(&mut holding.slot)
+                    && (!two || cache.take_slot(&mut holding.snapshot))
+                {
+                    break true;
+                }
+                let in_vain = cache.missing(&next.holding, tokens) > sessions.idle_blocks();
+                if in_vain || !sessions.evict(cache) {
+                    break false;
+                }
+            };
             if !fits {
-                cache.free(&mut next.holding);
+                sessions.give_back(&mut next, cache);
                 self.waiting.push_front(next);
                 break;
             }
+            resumed.extend(next.session.map(|_| (next.id, reused)));
             self.running.push(next);
         }
+        resumed
     }
 
     /// The segments of the next step, with blocks for all their rows. The oldest sequence always keeps its place: the
     /// pool holds a whole context ([`crate::CacheSize::choose`]), so that one alone never runs out of blocks.
-    pub(crate) fn plan(&mut self, cache: &mut Cache, budget: Budget) -> Vec<Segment> {
+    pub(crate) fn plan(
+        &mut self,
+        cache: &mut Cache,
+        sessions: &mut Sessions,
+        budget: Budget,
+    ) -> Vec<Segment> {
         loop {
             let segments = self.segments(budget);
             let grown =
                 segments.iter().all(|s| cache.grow(&mut self.running[s.sequence].holding, s.start + s.len));
             if grown {
                 return segments;
+            }
+            if sessions.evict(cache) {
+                continue;
             }
             debug_assert!(self.running.len() > 1, "one sequence alone ran out of blocks");
             self.preempt_newest(cache);

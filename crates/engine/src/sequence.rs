@@ -3,6 +3,7 @@
 use crate::cache::Holding;
 use crate::request::{Finish, RequestId};
 use crate::sampling::Sampler;
+use crate::session::SessionId;
 use crate::step::Segment;
 
 pub(crate) enum Work {
@@ -35,6 +36,14 @@ pub(crate) struct Sequence {
     pub(crate) room: usize,
     pub(crate) holding: Holding,
     pub(crate) work: Work,
+    /// What has its blocks and slots before and after.
+    pub(crate) session: Option<SessionId>,
+    /// The model carries states from row to row.
+    pub(crate) recurrent: bool,
+    /// The state after the last row lies in the snapshot's slot alone.
+    pub(crate) in_snapshot: bool,
+    /// Position of the snapshot there is.
+    pub(crate) snapshot: Option<usize>,
 }
 
 impl Sequence {
@@ -75,9 +84,42 @@ impl Sequence {
         Segment { sequence: index, id: self.id, life: self.life, start: self.sent, len, outs, draws }
     }
 
+    /// Positions that need not be computed when their keys, values and states are there: at least the last row is, and every one
+    /// whose logits are wanted.
+    pub(crate) fn reusable(&self) -> usize {
+        let last = self.tokens.len() - 1;
+        match self.work {
+            Work::Generate { .. } => last,
+            Work::Score { next } => last.min(next),
+        }
+    }
+
+    /// Whether it needs a slot for a snapshot.
+    pub(crate) fn takes_snapshot(&self) -> bool {
+        self.session.is_some() && self.recurrent
+    }
+
+    /// The position whose state these rows give to the snapshot: that before the prompt's last row, which is where another
+    /// answer to the same prompt starts, and whatever follows it.
+    pub(crate) fn snapshot_of(&self, segment: &Segment) -> Option<usize> {
+        let at = self.prompt - 1;
+        let inside = segment.start < at && at <= segment.start + segment.len;
+        (inside && self.takes_snapshot()).then_some(at)
+    }
+
+    /// The slot with the state that the next row starts from.
+    pub(crate) fn state_slot(&self) -> u32 {
+        let slot = if self.in_snapshot { self.holding.snapshot } else { self.holding.slot };
+        slot.unwrap_or(0)
+    }
+
     /// Notes that a step with these rows is in flight.
     pub(crate) fn send(&mut self, segment: &Segment) {
         self.sent = segment.start + segment.len;
+        let snapshot = self.snapshot_of(segment);
+        // A row stores to one slot.
+        self.in_snapshot = snapshot == Some(self.sent);
+        self.snapshot = snapshot.or(self.snapshot);
         self.unread += usize::from(segment.draws);
     }
 
@@ -100,6 +142,8 @@ impl Sequence {
     pub(crate) fn forget(&mut self) {
         self.sent = 0;
         self.unread = 0;
+        self.in_snapshot = false;
+        self.snapshot = None;
         self.life += 1;
     }
 }

@@ -96,10 +96,13 @@ impl StepArrays {
             self.pages.extend(&s.holding.pages);
             // Entries past the sequence's blocks are never followed: positions stay below the length.
             self.pages.resize(self.extents.len() * width, 0);
-            self.slots.push(slot);
+            self.slots.push(s.state_slot());
             self.snap.resize(self.ids.len(), NO_SNAP);
             if let Some(last) = self.snap.last_mut() {
                 *last = slot;
+            }
+            if let (Some(at), Some(slot)) = (s.snapshot_of(segment), s.holding.snapshot) {
+                self.snap[first_row + at - segment.start - 1] = slot;
             }
             self.out_rows.extend((first_row + segment.len - segment.outs) as u32..self.ids.len() as u32);
             let policy = match &s.work {

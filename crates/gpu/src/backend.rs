@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reopening, RowSource, StateDesc, StateHandle,
-    WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reading, Reopening, RowSource, StateDesc,
+    StateHandle, WeightDesc, WeightHandle,
 };
+use graph::{Fence, Graph};
 
 use crate::adapter::{self, AdapterInfo, GpuOptions};
 use crate::compile::compile;
@@ -64,6 +64,15 @@ impl GpuBackend {
             Some(state) => crate::copy::read(&self.gpu, &state.buffer).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// The state behind a handle.
+    fn own<'s>(&self, state: &'s StateHandle) -> Result<&'s GpuState, DeviceError> {
+        let own = state.downcast_ref::<GpuState>().filter(|s| Arc::ptr_eq(&s.gpu, &self.gpu));
+        own.ok_or_else(|| DeviceError::Binding {
+            port: "state".into(),
+            problem: "was made by another backend".into(),
+        })
     }
 
     /// Takes the device away from everything on it, for tests of what happens then.
@@ -125,6 +134,18 @@ impl Backend for GpuBackend {
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
         Ok(Arc::new(GpuState::new(&self.gpu, desc)?))
+    }
+
+    fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError> {
+        Ok(4 * self.own(state)?.entry_words()?)
+    }
+
+    fn read_state(&self, state: &StateHandle, entries: &[u32]) -> Result<Reading, DeviceError> {
+        self.own(state)?.read(entries)
+    }
+
+    fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError> {
+        self.own(state)?.write(entries, bytes)
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {

@@ -15,6 +15,7 @@ use crate::operand::{Resolver, RowsArg, counts};
 use crate::pack::BLOCK;
 use crate::plan::{GpuPlan, OutputInfo, PlanInner, RopeTable};
 use crate::select::{self, Elementwise};
+use crate::state::StateInfo;
 
 mod products;
 mod sequences;
@@ -194,7 +195,7 @@ pub(crate) fn compile(
         graph: graph.clone(),
         layout,
         weights,
-        states: states.iter().map(|p| (p.name.clone(), p.dtype, p.shape)).collect(),
+        states: states.iter().map(|p| StateInfo::new(graph, p)).collect(),
         outputs,
         steps,
         step_words: intermediates,

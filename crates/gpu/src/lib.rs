@@ -26,6 +26,7 @@ mod slab;
 mod state;
 mod template;
 mod timing;
+mod transfer;
 mod verdict;
 mod weight;
 

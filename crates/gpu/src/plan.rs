@@ -8,14 +8,14 @@ use graph::backend::{
 };
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, fence};
-use tensor::{DType, Shape};
+use tensor::DType;
 
 use crate::compile::{Arg, Extents, Segment, Step, Use};
 use crate::device::{Awaited, Gpu};
 use crate::kernel::SCALARS;
 use crate::pack::planes;
 use crate::select::SEGMENTS;
-use crate::state::GpuState;
+use crate::state::{GpuState, StateInfo};
 use crate::timing::Timing;
 use crate::weight::{Chunk, GpuWeight, PackedMatrix};
 
@@ -30,7 +30,7 @@ pub(crate) struct PlanInner {
     pub(crate) graph: graph::Graph,
     pub(crate) layout: StepLayout,
     pub(crate) weights: Vec<WeightDesc>,
-    pub(crate) states: Vec<(String, DType, Shape)>,
+    pub(crate) states: Vec<StateInfo>,
     pub(crate) outputs: Vec<OutputInfo>,
     pub(crate) steps: Vec<Step>,
     /// Words at the start of the arena that each step writes.
@@ -84,15 +84,15 @@ impl Plan for GpuPlan {
         graph::validate::bindings(&plan.graph, bindings)?;
         let stranger = |name: &str| DeviceError::Binding {
             port: name.to_owned(),
-            problem: "was made by another backend or for another type or shape".into(),
+            problem: "was made by another backend or for another type, shape or width of keys".into(),
         };
         let weights = plan.weights.iter().map(|desc| {
             let bound = bindings.weights[&desc.name].clone().downcast::<GpuWeight>();
             bound.ok().filter(|w| w.fits(&plan.gpu, desc)).ok_or_else(|| stranger(&desc.name))
         });
-        let states = plan.states.iter().map(|(name, dtype, shape)| {
-            let bound = bindings.states[name].clone().downcast::<GpuState>();
-            bound.ok().filter(|s| s.fits(&plan.gpu, *dtype, *shape)).ok_or_else(|| stranger(name))
+        let states = plan.states.iter().map(|info| {
+            let bound = bindings.states[&info.name].clone().downcast::<GpuState>();
+            bound.ok().filter(|s| s.fits(&plan.gpu, info)).ok_or_else(|| stranger(&info.name))
         });
         let weights = weights.collect::<Result<Vec<_>, _>>()?;
         let states = states.collect::<Result<Vec<_>, _>>()?;
@@ -555,7 +555,7 @@ impl Instance for GpuInstance {
         self.readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
             verdict.then(faults.clone(), move || {
                 let read = match mapped {
-                    Ok(()) => read(&buffer, bytes),
+                    Ok(()) => read_back(&buffer, bytes),
                     Err(_) => Err(DeviceError::Lost(
                         faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
                     )),
@@ -599,7 +599,7 @@ fn nanos_since(start: Option<Instant>) -> u64 {
 }
 
 /// What was read back.
-fn read(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u32>, DeviceError> {
+pub(crate) fn read_back(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u32>, DeviceError> {
     let range = buffer.slice(..bytes).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
     let values: Vec<u32> = bytemuck::pod_collect_to_vec(&range);
     drop(range);

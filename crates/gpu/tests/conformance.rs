@@ -64,3 +64,21 @@ fn a_slice_with_all_features() {
 fn with_all_features() {
     check(&run(&open(Profile::Adapter), supported));
 }
+
+#[test]
+fn entries_of_states_go_to_the_host_and_back() {
+    for profile in [Profile::WebGpu, Profile::Adapter] {
+        conformance::states(&open(profile)).unwrap_or_else(|problem| panic!("{problem}"));
+    }
+}
+
+/// A cache whose rows no plan has placed yet has no bytes that could be told.
+#[test]
+fn a_cache_without_a_plan_is_refused() {
+    let backend = open(Profile::WebGpu);
+    let shape = tensor::Shape::new(&[4, 16, 2, 40]).unwrap();
+    let desc = graph::backend::StateDesc { name: "kv".to_owned(), dtype: DType::F16, shape };
+    let state = graph::backend::Backend::state(&backend, &desc).unwrap();
+    let error = graph::backend::Backend::entry_bytes(&backend, &state).unwrap_err().to_string();
+    assert!(error.contains("`kv`") && error.contains("no plan"), "{error}");
+}

@@ -10,6 +10,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -121,6 +122,9 @@ pub type WeightHandle = Arc<dyn Any + Send + Sync>;
 /// A state's storage. The backend that made it knows what it is.
 pub type StateHandle = Arc<dyn Any + Send + Sync>;
 
+/// Bytes of entries of a state on their way to the host: see [`Backend::read_state`].
+pub type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>, DeviceError>> + Send>>;
+
 /// A state to be allocated, zeroed.
 #[derive(Clone, Debug)]
 pub struct StateDesc {
@@ -219,6 +223,27 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// Memory.
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError>;
+
+    /// Bytes of an entry of a state's first axis (a KV block, a slot), in the device's own layout. What they mean is known to
+    /// devices of the same description and to plans of the same identity; a KV cache has to be bound to one first.
+    ///
+    /// # Errors
+    /// A state of another backend, or a KV cache that no plan was bound to.
+    fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError>;
+
+    /// Reads entries of a state, one after another as they are listed, as the submissions before this call leave them and
+    /// untouched by those after it. Does not block.
+    ///
+    /// # Errors
+    /// Those of [`Backend::entry_bytes`], an entry that there is not, or memory. The future tells of a device that was lost.
+    fn read_state(&self, state: &StateHandle, entries: &[u32]) -> Result<Reading, DeviceError>;
+
+    /// Writes entries of a state, after the submissions before this call and before those after it. `bytes` are what
+    /// [`Backend::read_state`] gives for as many entries. Does not block.
+    ///
+    /// # Errors
+    /// As for reading, an entry listed twice, or bytes of another number. The fence tells of a device that was lost.
+    fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError>;
 
     /// Compiles a graph.
     ///

@@ -319,6 +319,34 @@ pub fn readable<'a>(
     }
 }
 
+/// Checks what is to be read or written of a state `name` of so many entries of `entry_bytes` each: entries that there are, and
+/// for writing (`bytes` given) each once and as many bytes as they have.
+///
+/// # Errors
+/// [`DeviceError::Binding`] naming the state.
+pub fn entries(
+    name: &str,
+    entries: &[u32],
+    count: usize,
+    entry_bytes: usize,
+    bytes: Option<usize>,
+) -> Result<(), DeviceError> {
+    if let Some(entry) = entries.iter().find(|entry| **entry as usize >= count) {
+        return refuse(name, format!("has no entry {entry}, it has {count}"));
+    }
+    let Some(bytes) = bytes else { return Ok(()) };
+    let mut sorted = entries.to_vec();
+    sorted.sort_unstable();
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return refuse(name, format!("entry {} is to be written twice", pair[0]));
+    }
+    if entries.len().checked_mul(entry_bytes) != Some(bytes) {
+        let entries = entries.len();
+        return refuse(name, format!("{bytes} bytes are not those of {entries} entries of {entry_bytes}"));
+    }
+    Ok(())
+}
+
 /// Checks that every weight and state port has a binding and nothing else is bound.
 ///
 /// # Errors
@@ -348,6 +376,24 @@ pub fn bindings(graph: &Graph, bindings: &Bindings) -> Result<(), DeviceError> {
 mod tests {
     use super::*;
     use crate::Builder;
+
+    #[test]
+    fn entries_exist_and_are_written_once_and_whole() {
+        let check = |list: &[u32], bytes| entries("kv", list, 4, 8, bytes);
+        assert_eq!(
+            (check(&[3, 0, 3], None), check(&[], Some(0)), check(&[2, 1], Some(16))),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        for (list, bytes, problem) in [
+            (&[4][..], None, "has no entry 4"),
+            (&[0, u32::MAX], Some(16), "has no entry 4294967295"),
+            (&[1, 2, 1], Some(24), "entry 1 is to be written twice"),
+            (&[1, 2], Some(15), "15 bytes are not those of 2 entries of 8"),
+        ] {
+            let error = check(list, bytes).unwrap_err().to_string();
+            assert!(error.contains("`kv`") && error.contains(problem), "{error}");
+        }
+    }
 
     fn graph() -> Graph {
         let b = Builder::new();

@@ -27,7 +27,7 @@ pub(crate) fn run(model: &str, prompts: &[&str], out: &mut impl Write) -> Result
             entropy: gristmill::fresh_seed(),
             stop: tokenizer.special().ends.clone(),
         };
-        let id = llm.engine().submit(Request { prompt: ids, task })?;
+        let id = llm.engine().submit(Request { prompt: ids, task, session: None })?;
         answers.insert(id, (*prompt, String::new(), Detokenizer::continuing(tokenizer.clone(), true)));
     }
     // Each round of events is a step, in which every sequence advances. None of them depends on the others.

@@ -43,7 +43,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 ///     let prompt = llm.encode(prompt)?;
 ///     let (sampling, stop) = (SamplingOptions::default(), llm.tokenizer().special().ends.clone());
 ///     let task = Task::Generate { max_tokens: Some(8), sampling, entropy: 0, stop };
-///     answers.insert(llm.engine().submit(Request { prompt, task })?, vec![]);
+///     answers.insert(llm.engine().submit(Request { prompt, task, session: None })?, vec![]);
 /// }
 /// // Both advance with every step, and neither answer depends on the other.
 /// while let Some(events) = next_events(llm.engine()) {

@@ -39,6 +39,9 @@ pub enum Error {
         "the engine has nothing left to do and the request has not been answered; this is a fault of the program"
     )]
     Unanswered,
+    /// A conversation does not allow what was asked of it.
+    #[error("{0}")]
+    Chat(String),
     /// The device does not exist or cannot be opened.
     #[error("{0}")]
     Device(String),

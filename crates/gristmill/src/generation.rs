@@ -1,13 +1,16 @@
 //! A stream of text from one request.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use engine::sampling::Sampled;
 use engine::{Engine, Event, Finish, RequestId};
 use text::{Detokenizer, StopStrings, Tokenizer};
 
-use crate::block_on::next_events;
+use crate::block_on::block_on;
 use crate::error::Error;
+use crate::interrupt::Interrupt;
 
 /// Why a generation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +24,8 @@ pub enum StopReason {
     MaxTokens,
     /// Prompt and output are as many tokens as the context holds.
     ContextFull,
+    /// It was broken off: see [`Generation::until`].
+    Interrupted,
 }
 
 /// What a finished generation amounts to.
@@ -31,9 +36,14 @@ pub struct Outcome {
     pub reason: StopReason,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that a session had and that were not computed again.
+    pub reused_tokens: usize,
     /// Tokens generated, an end-of-text token included.
     pub generated: Vec<Sampled>,
 }
+
+/// The interrupt was raised.
+struct Interrupted;
 
 /// Iterates over pieces of text as they are generated. Dropping it cancels the request.
 ///
@@ -62,6 +72,8 @@ pub struct Generation<'e> {
     detokenizer: Detokenizer<Arc<Tokenizer>>,
     stops: Option<StopStrings>,
     prompt_tokens: usize,
+    reused: usize,
+    interrupt: Option<Interrupt>,
     generated: Vec<Sampled>,
     reason: Option<StopReason>,
     failed: bool,
@@ -77,7 +89,30 @@ impl<'e> Generation<'e> {
     ) -> Generation<'e> {
         let detokenizer = Detokenizer::continuing(tokenizer, true);
         let generated = vec![];
-        Generation { engine, id, detokenizer, stops, prompt_tokens, generated, reason: None, failed: false }
+        Generation {
+            engine,
+            id,
+            detokenizer,
+            stops,
+            prompt_tokens,
+            reused: 0,
+            interrupt: None,
+            generated,
+            reason: None,
+            failed: false,
+        }
+    }
+
+    /// The stream ends when the interrupt is raised, on whatever thread, with [`StopReason::Interrupted`].
+    #[must_use]
+    pub fn until(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// Tokens of the prompt, those of them that were reused, and tokens generated.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (self.prompt_tokens, self.reused, self.generated.len())
     }
 
     /// The whole rest of the text.
@@ -97,7 +132,35 @@ impl<'e> Generation<'e> {
     /// The result, once the stream has ended without an error.
     pub fn outcome(&self) -> Option<Outcome> {
         let reason = self.reason?;
-        Some(Outcome { reason, prompt_tokens: self.prompt_tokens, generated: self.generated.clone() })
+        let (prompt_tokens, reused_tokens) = (self.prompt_tokens, self.reused);
+        Some(Outcome { reason, prompt_tokens, reused_tokens, generated: self.generated.clone() })
+    }
+
+    /// What happened next: `None` when the engine has nothing to do.
+    fn events(&mut self) -> Result<Option<Vec<Event>>, Interrupted> {
+        let (engine, interrupt) = (&mut *self.engine, &self.interrupt);
+        block_on(poll_fn(|cx| {
+            if interrupt.as_ref().is_some_and(|interrupt| interrupt.poll(cx.waker())) {
+                return Poll::Ready(Err(Interrupted));
+            }
+            engine.poll(cx).map(Ok)
+        }))
+    }
+
+    /// The rest of the text, which the request's end lets out.
+    fn rest(&mut self, out: &mut String) {
+        let rest = self.detokenizer.finish();
+        match &mut self.stops {
+            Some(stops) => {
+                let (text, stopped) = stops.push(rest);
+                out.push_str(text);
+                match stopped {
+                    Some(stopped) => self.reason = Some(StopReason::StopString(stopped.index)),
+                    None => out.push_str(stops.finish()),
+                }
+            }
+            None => out.push_str(rest),
+        }
     }
 
     fn take(&mut self, event: Event, out: &mut String) -> Result<(), Error> {
@@ -123,19 +186,9 @@ impl<'e> Generation<'e> {
                     Finish::MaxTokens => StopReason::MaxTokens,
                     Finish::ContextFull => StopReason::ContextFull,
                 });
-                let rest = self.detokenizer.finish();
-                match &mut self.stops {
-                    Some(stops) => {
-                        let (text, stopped) = stops.push(rest);
-                        out.push_str(text);
-                        match stopped {
-                            Some(stopped) => self.reason = Some(StopReason::StopString(stopped.index)),
-                            None => out.push_str(stops.finish()),
-                        }
-                    }
-                    None => out.push_str(rest),
-                }
+                self.rest(out);
             }
+            Event::Resumed { id, reused } if id == self.id => self.reused = reused,
             Event::Failed { id, error } if id == self.id => return Err(error.into()),
             _ => {}
         }
@@ -152,9 +205,18 @@ impl Iterator for Generation<'_> {
             if self.reason.is_some() || self.failed {
                 return None;
             }
-            let Some(events) = next_events(self.engine) else {
-                self.failed = true;
-                return Some(Err(Error::Unanswered));
+            let events = match self.events() {
+                Ok(Some(events)) => events,
+                Ok(None) => {
+                    self.failed = true;
+                    return Some(Err(Error::Unanswered));
+                }
+                Err(Interrupted) => {
+                    self.engine.cancel(self.id);
+                    self.reason = Some(StopReason::Interrupted);
+                    self.rest(&mut out);
+                    return (!out.is_empty()).then_some(Ok(out));
+                }
             };
             for event in events {
                 if self.reason.is_some() {

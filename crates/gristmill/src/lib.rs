@@ -20,6 +20,7 @@
 //! | generate text | [`Llm::generate`], [`Generate`] | `generate` |
 //! | stream it, and learn why it ended | [`Generation`], [`Outcome`] | `stream` |
 //! | answer a conversation | [`Llm::chat`], [`Message`] | `stream` |
+//! | keep a conversation, each token computed once | [`Chat`], [`Engine::open_session`] | `chat` |
 //! | choose tokens your own way | [`Generate::sampler`], [`sampling::CustomSampler`] | `sampler` |
 //! | run several sequences at once | [`Engine`], [`Request`], [`next_events`] | `several` |
 //! | score a text | [`score`], [`sampling::negative_log_likelihood`] | |
@@ -45,10 +46,14 @@
 #[cfg(not(target_arch = "wasm32"))]
 mod block_on;
 #[cfg(not(target_arch = "wasm32"))]
+mod chat;
+#[cfg(not(target_arch = "wasm32"))]
 mod device;
 mod error;
 #[cfg(not(target_arch = "wasm32"))]
 mod generation;
+#[cfg(not(target_arch = "wasm32"))]
+mod interrupt;
 #[cfg(not(target_arch = "wasm32"))]
 mod llm;
 mod open;
@@ -59,13 +64,16 @@ mod tokenizer;
 #[cfg(not(target_arch = "wasm32"))]
 pub use block_on::next_events;
 #[cfg(not(target_arch = "wasm32"))]
+pub use chat::{Chat, ChatStats, Reply, Resumption};
+#[cfg(not(target_arch = "wasm32"))]
 pub use device::{
     DeviceKind, DeviceOptions, Families, Peaks, Profile, device_kind, device_kinds, device_names,
     gpu_adapters, measure_peaks, most_threads, open_device, open_devices, quiet_lost_devices,
 };
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{
-    ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, Task,
+    ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, SavedSession,
+    Saving, SessionError, SessionId, Task,
 };
 pub use engine::{MAX_CHUNK, MAX_CONTEXT};
 pub use error::Error;
@@ -74,6 +82,8 @@ pub use formats::{Checkpoint, Container};
 pub use generation::{Generation, Outcome, StopReason};
 pub use graph::backend::{Precision, StepProfile};
 pub use graph::{PlanReport, PortKind};
+#[cfg(not(target_arch = "wasm32"))]
+pub use interrupt::Interrupt;
 #[cfg(not(target_arch = "wasm32"))]
 pub use llm::{Generate, Llm, LoadOptions, fresh_seed, load_engine};
 pub use models::{Model, ModelInfo};

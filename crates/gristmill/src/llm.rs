@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::sampling::{CustomSampler, CustomSampling, SamplingOptions};
-use engine::{Engine, EngineOptions, Request, Task};
+use engine::{Engine, EngineOptions, Request, SessionId, Task};
 use formats::Checkpoint;
 use models::{Model, ModelInfo};
 use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tokenizer};
@@ -239,6 +239,16 @@ impl Llm {
     /// # Errors
     /// As [`Llm::generate`].
     pub fn generate_ids(&mut self, prompt: Vec<u32>, options: &Generate) -> Result<Generation<'_>, Error> {
+        self.start(prompt, options, None)
+    }
+
+    /// As [`Llm::generate_ids`], on a session.
+    pub(crate) fn start(
+        &mut self,
+        prompt: Vec<u32>,
+        options: &Generate,
+        session: Option<SessionId>,
+    ) -> Result<Generation<'_>, Error> {
         let empty = || Error::Option { option: "stop", problem: "a stop string is empty".into() };
         let stops = match options.stop.is_empty() {
             true => None,
@@ -252,7 +262,7 @@ impl Llm {
             entropy: fresh_seed(),
             stop,
         };
-        let id = self.engine.submit(Request { prompt, task })?;
+        let id = self.engine.submit(Request { prompt, task, session })?;
         Ok(Generation::new(&mut self.engine, id, self.tokenizer.clone(), stops, prompt_tokens))
     }
 
@@ -265,12 +275,17 @@ impl Llm {
         self.generate_ids(ids, options)
     }
 
+    /// The model's chat template.
+    pub(crate) fn template(&self) -> Result<ChatTemplate, Error> {
+        Ok(ChatTemplate::for_model(self.tokenizer.chat_template())?)
+    }
+
     /// The token ids of a conversation, ready for the assistant's turn.
     ///
     /// # Errors
     /// The model has no template or it fails.
     pub fn render(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
-        let template = ChatTemplate::for_model(self.tokenizer.chat_template())?;
+        let template = self.template()?;
         let token = |id: Option<u32>| {
             let bytes = id.and_then(|id| self.tokenizer.token_bytes(id))?;
             Some(String::from_utf8_lossy(&bytes).into_owned())

@@ -18,7 +18,7 @@ pub fn score(
     from: usize,
     mut rows: impl FnMut(usize, &[f32]) -> ControlFlow<()>,
 ) -> Result<(), Error> {
-    let request = engine.submit(Request { prompt, task: Task::Score { from } })?;
+    let request = engine.submit(Request { prompt, task: Task::Score { from }, session: None })?;
     while let Some(events) = next_events(engine) {
         for event in events {
             let mut broken_off = false;

@@ -51,6 +51,16 @@ pub fn hidden(layer: usize) -> String {
     format!("hidden.{layer}")
 }
 
+/// Name of the KV cache of a layer.
+pub fn kv_state(layer: usize) -> String {
+    format!("kv.{layer}")
+}
+
+/// Name of what a layer keeps of past rows.
+pub fn ring_state(layer: usize) -> String {
+    format!("ring.{layer}")
+}
+
 /// The KV cache of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvSpec {

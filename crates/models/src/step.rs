@@ -130,7 +130,7 @@ impl<'m> Step<'m> {
     /// The KV cache of a layer, `kv.{layer} [blocks, 16, heads, k_dim + v_dim]`.
     pub(crate) fn kv(&self, spec: KvSpec) -> State {
         let dims = [self.limits.blocks, KV_BLOCK, spec.heads, spec.k_dim + spec.v_dim];
-        let state = self.b.state(&format!("kv.{}", spec.layer), self.kv_dtype, &dims);
+        let state = self.b.state(&crate::kv_state(spec.layer), self.kv_dtype, &dims);
         self.notes.borrow_mut().kv.push(spec);
         state
     }
@@ -138,7 +138,7 @@ impl<'m> Step<'m> {
     /// The rows a layer keeps of the past, `ring.{layer} [slots, length, width]`.
     pub(crate) fn ring(&self, spec: RingSpec) -> State {
         let dims = [self.limits.slots, spec.length, spec.width];
-        let state = self.b.state(&format!("ring.{}", spec.layer), DType::F32, &dims);
+        let state = self.b.state(&crate::ring_state(spec.layer), DType::F32, &dims);
         self.notes.borrow_mut().rings.push(spec);
         state
     }

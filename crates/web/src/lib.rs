@@ -122,7 +122,7 @@ impl Model {
         let Some(mut engine) = self.engine.take() else {
             return Err(JsError::new("the model is answering another request: await that one first").into());
         };
-        let answer = generate(&mut engine, Request { prompt, task }, each).await;
+        let answer = generate(&mut engine, Request { prompt, task, session: None }, each).await;
         self.engine.set(Some(engine));
         answer
     }

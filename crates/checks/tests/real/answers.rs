@@ -145,7 +145,7 @@ fn score(
     vocab: usize,
     mut each: impl FnMut(usize, &[f32]),
 ) -> Result<(), CheckError> {
-    engine.submit(Request { prompt: ids.to_vec(), task: Task::Score { from } })?;
+    engine.submit(Request { prompt: ids.to_vec(), task: Task::Score { from }, session: None })?;
     drive(engine, |event| {
         if let Event::Scores { first, logits, .. } = event {
             logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| each(first + i, row));

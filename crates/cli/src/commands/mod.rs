@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod devices;
 pub(crate) mod inspect;
@@ -30,6 +31,7 @@ use crate::error::Usage;
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Logits(args) => logits::run(&args),

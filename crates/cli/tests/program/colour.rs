@@ -1,33 +1,21 @@
 //! Colours and progress are for terminals.
 #![cfg(target_os = "linux")]
 
-use std::fs::File;
 use std::io::Read;
-use std::process::Stdio;
-
-use rustix::fs::OFlags;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::support::*;
 
 /// What the program writes to a terminal, which is its standard output and error.
 fn on_terminal(args: &[&str], variables: &[(&str, &str)]) -> String {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, vec![]).unwrap();
-    let open = || {
-        let flags = OFlags::RDWR | OFlags::NOCTTY;
-        Stdio::from(File::from(rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).unwrap()))
-    };
+    let terminal = Terminal::open();
     let mut command = plain();
     command.args(args).env("TERM", "xterm").envs(variables.iter().copied());
-    let mut child = command.stdout(open()).stderr(open()).spawn().unwrap();
+    let mut child = command.stdout(terminal.end()).stderr(terminal.end()).spawn().unwrap();
     drop(command);
     let reader = std::thread::spawn(move || {
         let mut text = vec![];
         // The end of a terminal whose other side is closed is an error.
-        let _ = File::from(master).read_to_end(&mut text);
+        let _ = terminal.other.read_to_end(&mut text);
         String::from_utf8_lossy(&text).into_owned()
     });
     child.wait().unwrap();

@@ -1,5 +1,6 @@
 //! The program from outside, on the goldens.
 
+mod chat;
 mod colour;
 mod devices;
 mod errors;
@@ -13,3 +14,5 @@ mod results;
 mod run;
 mod support;
 mod synth;
+#[cfg(target_os = "linux")]
+mod terminal;

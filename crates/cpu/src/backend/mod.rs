@@ -1,6 +1,7 @@
 //! The backend: packs weights, owns states, compiles graphs into lists of kernels that all workers walk together.
 
 mod compile;
+mod copy;
 mod instance;
 mod operand;
 mod sample;
@@ -12,11 +13,11 @@ mod weight;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use graph::Graph;
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reopening, RowSource, StateDesc, StateHandle,
-    WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reading, Reopening, RowSource, StateDesc,
+    StateHandle, WeightDesc, WeightHandle,
 };
+use graph::{Fence, Graph};
 
 use crate::isa::CpuIsa;
 use crate::memory::HugeBuf;
@@ -127,6 +128,18 @@ impl Backend for CpuBackend {
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
         Ok(Arc::new(CpuState::new(self.shared.clone(), desc)?))
+    }
+
+    fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError> {
+        Ok(4 * copy::own(&self.shared, state)?.entry_words())
+    }
+
+    fn read_state(&self, state: &StateHandle, entries: &[u32]) -> Result<Reading, DeviceError> {
+        copy::read(&self.shared, copy::own(&self.shared, state)?, entries)
+    }
+
+    fn write_state(&self, state: &StateHandle, entries: &[u32], bytes: &[u8]) -> Result<Fence, DeviceError> {
+        copy::write(&self.shared, copy::own(&self.shared, state)?, entries, bytes)
     }
 
     fn compile(&self, graph: &Graph, options: &CompileOptions) -> Result<Arc<dyn Plan>, DeviceError> {

@@ -19,6 +19,7 @@ use super::{Shared, memory_error};
 
 /// A state of any kind.
 pub(super) struct CpuState {
+    pub(super) name: String,
     dtype: DType,
     shape: Shape,
     buffer: HugeBuf,
@@ -60,7 +61,8 @@ impl CpuState {
         let bytes =
             words.and_then(|words| words.checked_mul(4)).ok_or_else(|| memory_error(what(), usize::MAX))?;
         let buffer = HugeBuf::zeroed(bytes).map_err(|e| memory_error(what(), e.bytes))?;
-        Ok(CpuState { dtype: desc.dtype, shape: desc.shape, buffer, k_dim: OnceLock::new(), owner })
+        let name = desc.name.clone();
+        Ok(CpuState { name, dtype: desc.dtype, shape: desc.shape, buffer, k_dim: OnceLock::new(), owner })
     }
 
     /// Whether this is the state that a plan of `owner` describes. The first plan that says how wide keys are decides it
@@ -71,7 +73,25 @@ impl CpuState {
             && want.k_dim.is_none_or(|k_dim| *self.k_dim.get_or_init(|| k_dim) == k_dim)
     }
 
-    fn shared(&self) -> SharedSlice<'_, f32> {
+    /// Whether it belongs to a backend.
+    pub(super) fn is_of(&self, owner: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.owner, owner)
+    }
+
+    /// Entries of the first axis.
+    pub(super) fn entries(&self) -> usize {
+        self.shape.dims().first().copied().unwrap_or(0)
+    }
+
+    /// Words of an entry; they lie one after another.
+    pub(super) fn entry_words(&self) -> usize {
+        match kv_layout(self.dtype, self.shape, 1) {
+            Some(layout) => layout.block_words(),
+            None => self.shape.elements().checked_div(self.entries()).unwrap_or(0),
+        }
+    }
+
+    pub(super) fn shared(&self) -> SharedSlice<'_, f32> {
         // SAFETY: the buffer lives as long as `self`; jobs run one at a time and their workers touch disjoint parts.
         unsafe { SharedSlice::from_raw(self.buffer.start().cast(), self.buffer.len() / 4) }
     }

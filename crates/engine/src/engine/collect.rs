@@ -51,11 +51,16 @@ impl Engine {
         for (segment, refused) in flight.segments.iter().zip(refused) {
             let (first_row, first_out) = (next_row, next_out);
             (next_row, next_out) = (first_row + segment.len, first_out + segment.outs);
-            let Some(index) = index_of(&self.scheduler.running, segment) else { continue };
+            let Some(index) = index_of(&self.scheduler.running, segment) else {
+                if refused.is_some() {
+                    self.sessions.spoil((segment.id, segment.life), segment.start);
+                }
+                continue;
+            };
             let s = &mut self.scheduler.running[index];
             if let Some(error) = refused {
                 self.ready.push(Event::Failed { id: s.id, error });
-                ended.push(index);
+                ended.push((index, false));
                 continue;
             }
             for (all, name) in &hidden {
@@ -99,7 +104,7 @@ impl Engine {
                 }
             };
             if let Some(end) = end {
-                ended.push(index);
+                ended.push((index, end.is_ok()));
                 self.ready.push(match end {
                     Ok(reason) => Event::Finished { id: s.id, reason },
                     Err(error) => Event::Failed { id: s.id, error },
@@ -107,26 +112,33 @@ impl Engine {
             }
         }
         ended.sort_unstable();
-        for index in ended.into_iter().rev() {
-            self.retire(index);
+        for (index, well) in ended.into_iter().rev() {
+            self.retire(index, well);
         }
         Ok(())
     }
 
-    /// Takes a sequence out. Steps in flight may still write what it held: they run before any that is submitted from now
-    /// on.
-    pub(super) fn retire(&mut self, index: usize) {
+    /// Takes a sequence out; what it leaves is its session's when it ended `well`. Steps in flight may still write what it held:
+    /// they run before any that is submitted from now on.
+    pub(super) fn retire(&mut self, index: usize, well: bool) {
         let mut s = self.scheduler.running.remove(index);
+        if well {
+            return self.sessions.keep(&mut s, &mut self.cache);
+        }
         self.cache.free(&mut s.holding);
+        self.sessions.release(s.session);
     }
 
     /// A step that failed as a whole fails the requests in it.
     pub(super) fn fail(&mut self, segments: &[Segment], error: &EngineError) {
         self.note_lost(error);
         for segment in segments {
-            if let Some(index) = index_of(&self.scheduler.running, segment) {
-                self.ready.push(Event::Failed { id: segment.id, error: error.clone() });
-                self.retire(index);
+            match index_of(&self.scheduler.running, segment) {
+                Some(index) => {
+                    self.ready.push(Event::Failed { id: segment.id, error: error.clone() });
+                    self.retire(index, false);
+                }
+                None => self.sessions.spoil((segment.id, segment.life), segment.start),
             }
         }
     }

@@ -60,6 +60,7 @@ impl Engine {
                 (self.plans, self.cache) = (plans, cache);
                 self.lost = None;
                 self.scheduler.start_over();
+                self.sessions.forget_all();
             }
             Err(error) => self.fail_all(&error),
         }
@@ -67,7 +68,9 @@ impl Engine {
     }
 
     fn fail_all(&mut self, error: &EngineError) {
-        let running = self.scheduler.running.drain(..).chain(self.scheduler.waiting.drain(..));
-        self.ready.extend(running.map(|s| Event::Failed { id: s.id, error: error.clone() }));
+        for s in self.scheduler.running.drain(..).chain(self.scheduler.waiting.drain(..)) {
+            self.sessions.release(s.session);
+            self.ready.push(Event::Failed { id: s.id, error: error.clone() });
+        }
     }
 }

@@ -130,7 +130,7 @@ fn the_row_behind_a_stop_token_is_seen_by_nobody() {
             entropy: 0,
             stop: vec![free[at]],
         };
-        Request { prompt: prompt(20, 1), task }
+        Request { prompt: prompt(20, 1), task, session: None }
     };
     let want = at_rest(stopping());
     assert_eq!((&want.tokens[..], &want.end), (&free[..=at], &Some(Ok(Finish::Stop))));

@@ -38,6 +38,8 @@ pub(crate) struct Desk {
     pub(crate) begun: Vec<RequestId>,
     /// Requests in the order they ended.
     pub(crate) ended: Vec<RequestId>,
+    /// Positions that requests on sessions did not compute.
+    pub(crate) reused: BTreeMap<RequestId, usize>,
 }
 
 /// The golden model of a family.
@@ -59,11 +61,11 @@ pub(crate) fn generate(prompt: Vec<u32>, max_tokens: usize) -> Request {
 /// Continuation by at most `max_tokens`, drawn in this way.
 pub(crate) fn sample(prompt: Vec<u32>, max_tokens: usize, sampling: SamplingOptions) -> Request {
     let task = Task::Generate { max_tokens: Some(max_tokens), sampling, entropy: 0, stop: vec![] };
-    Request { prompt, task }
+    Request { prompt, task, session: None }
 }
 
 pub(crate) fn score(prompt: Vec<u32>, from: usize) -> Request {
-    Request { prompt, task: Task::Score { from } }
+    Request { prompt, task: Task::Score { from }, session: None }
 }
 
 impl Desk {
@@ -92,7 +94,8 @@ impl Desk {
         devices.extend(others);
         let engine = Engine::new(model(case), devices, &options, &mut |_, _| {});
         let engine = engine.unwrap_or_else(|e| panic!("{e}"));
-        Desk { engine, device, answers: BTreeMap::new(), open: vec![], begun: vec![], ended: vec![] }
+        let (answers, reused) = (BTreeMap::new(), BTreeMap::new());
+        Desk { engine, device, answers, open: vec![], begun: vec![], ended: vec![], reused }
     }
 
     pub(crate) fn submit(&mut self, request: Request) -> RequestId {
@@ -125,6 +128,10 @@ impl Desk {
     fn note(&mut self, events: Vec<Event>) {
         for event in events {
             let id = event.request();
+            if let Event::Resumed { reused, .. } = event {
+                self.reused.insert(id, reused);
+                continue;
+            }
             assert!(!self.ended.contains(&id), "an event after the end: {event:?}");
             if !self.begun.contains(&id) {
                 self.begun.push(id);
@@ -139,7 +146,7 @@ impl Desk {
                         assert!(answer.logits.insert(first + i, bits).is_none(), "a row is reported twice");
                     }
                 }
-                Event::Hidden { .. } => {}
+                Event::Hidden { .. } | Event::Resumed { .. } => {}
                 Event::Finished { reason, .. } => answer.end = Some(Ok(reason)),
                 Event::Failed { error, .. } => answer.end = Some(Err(error)),
                 other => panic!("an event that is not expected: {other:?}"),

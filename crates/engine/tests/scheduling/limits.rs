@@ -101,7 +101,7 @@ fn a_stop_token_is_reported_and_ends_the_output() {
         entropy: 0,
         stop: vec![stop],
     };
-    let stopped = alone("llama", Request { prompt: prompt(9, 3), task }, small());
+    let stopped = alone("llama", Request { prompt: prompt(9, 3), task, session: None }, small());
     assert_eq!(stopped.end, Some(Ok(Finish::Stop)));
     assert_eq!(stopped.tokens, free.tokens[..=first]);
 }

@@ -8,4 +8,6 @@ mod mixes;
 mod order;
 mod recurrent;
 mod refused;
+mod saved;
+mod sessions;
 mod stages;

@@ -147,7 +147,7 @@ fn preempted_sequences_draw_the_same_tokens() {
             ..SamplingOptions::default()
         };
         let task = Task::Generate { max_tokens: Some(40), sampling, entropy: 0, stop: vec![] };
-        Request { prompt: prompt(20, i), task }
+        Request { prompt: prompt(20, i), task, session: None }
     };
     let mut desk = Desk::new(pool_of(8, options()));
     let ids: Vec<_> = (0..4).map(|i| desk.submit(request(i))).collect();

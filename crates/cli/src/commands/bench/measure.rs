@@ -83,7 +83,7 @@ fn generate(engine: &mut Engine, prompt: usize, n: usize) -> Result<Run> {
     let sampling = SamplingOptions::default();
     let task = Task::Generate { max_tokens: Some(n), sampling, entropy: 0, stop: vec![] };
     let start = Instant::now();
-    let request = engine.submit(Request { prompt: ids.collect(), task })?;
+    let request = engine.submit(Request { prompt: ids.collect(), task, session: None })?;
     let mut first = None;
     while let Some(events) = next_events(engine) {
         let now = start.elapsed();

@@ -112,6 +112,7 @@ impl Answer {
             StopReason::StopString(_) => "stop string",
             StopReason::MaxTokens => "token limit reached",
             StopReason::ContextFull => "prompt and output fill the context",
+            StopReason::Interrupted => "interrupted",
             _ => "ended",
         };
         let seed = self.seed.map(|seed| format!("; seed {seed}")).unwrap_or_default();
@@ -129,6 +130,7 @@ impl Answer {
             StopReason::StopString(index) => ("stop_string", Some(index)),
             StopReason::MaxTokens => ("max_tokens", None),
             StopReason::ContextFull => ("context_full", None),
+            StopReason::Interrupted => ("interrupted", None),
             _ => ("other", None),
         };
         let ids: Vec<u32> = outcome.generated.iter().map(|t| t.id).collect();

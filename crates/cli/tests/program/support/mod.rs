@@ -1,7 +1,10 @@
 //! Running the program on the goldens.
 
 pub(crate) mod hub;
+#[cfg(target_os = "linux")]
+mod terminal;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -10,6 +13,9 @@ use gristmill::Checkpoint;
 use gristmill::parts::formats::Bytes;
 use gristmill::parts::formats::gguf::{Gguf, Value};
 use gristmill::parts::formats::safetensors::SafetensorsFile;
+
+#[cfg(target_os = "linux")]
+pub(crate) use terminal::Terminal;
 
 /// The program, not yet run.
 pub(crate) fn program() -> Command {
@@ -38,6 +44,21 @@ pub(crate) fn fails(args: &[&str], code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
     assert!(output.stdout.is_empty(), "{args:?} wrote to standard output");
     errors
+}
+
+/// Runs the program with this standard input; gives the exit code, standard output and standard error.
+pub(crate) fn fed(args: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let mut command = program();
+    let pipes = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // It may end before it has read everything.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().expect("the program ends");
+    let [out, errors] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    (output.status.code(), out, errors)
 }
 
 /// Runs the program with a standard output that nobody reads; gives the exit code and standard error.

@@ -1,0 +1,213 @@
+//! Turns from lines: of a terminal, with an editor and a history, or of a pipe.
+
+use std::io::{BufRead, IsTerminal, stdin, stdout};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use rustyline::config::Behavior;
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Config, Editor};
+
+use crate::output::warn;
+
+/// Opens and closes a message of several lines.
+pub(super) const QUOTES: &str = "\"\"\"";
+
+/// A line, if there is one.
+pub(super) enum Line {
+    /// Without its end.
+    Text(String),
+    /// Ctrl-C: what was typed is given up.
+    Interrupted,
+    /// There are no more.
+    End,
+}
+
+/// Where lines come from.
+pub(super) trait Lines {
+    /// The next line; `inside` a message that has begun.
+    fn line(&mut self, inside: bool) -> Result<Line>;
+}
+
+/// What was read.
+#[derive(Debug, PartialEq)]
+pub(super) enum Turn {
+    /// A message or a command.
+    Said(String),
+    /// An empty line, or one that was given up.
+    Nothing,
+    /// There is no more.
+    End,
+    /// There is no more, and a message had begun.
+    Unfinished,
+}
+
+/// Reads a turn: a line; or several, of which all but the last end with `\`; or all from one that begins with three quotation
+/// marks to one that ends with them.
+pub(super) fn turn(lines: &mut dyn Lines) -> Result<Turn> {
+    let first = match lines.line(false)? {
+        Line::Text(line) => line,
+        Line::Interrupted => return Ok(Turn::Nothing),
+        Line::End => return Ok(Turn::End),
+    };
+    if let Some(rest) = first.trim_start().strip_prefix(QUOTES) {
+        return quoted(rest.to_owned(), lines);
+    }
+    let (mut said, mut line) = (String::new(), first);
+    while let Some(part) = line.strip_suffix('\\') {
+        said += part;
+        said.push('\n');
+        line = match lines.line(true)? {
+            Line::Text(line) => line,
+            Line::Interrupted => return Ok(Turn::Nothing),
+            Line::End => return Ok(Turn::Unfinished),
+        };
+    }
+    said += &line;
+    Ok(if said.trim().is_empty() { Turn::Nothing } else { Turn::Said(said) })
+}
+
+fn quoted(first: String, lines: &mut dyn Lines) -> Result<Turn> {
+    let (mut said, mut line) = (String::new(), first);
+    loop {
+        if let Some(last) = line.trim_end().strip_suffix(QUOTES) {
+            said += last;
+            break;
+        }
+        said += &line;
+        said.push('\n');
+        line = match lines.line(true)? {
+            Line::Text(line) => line,
+            Line::Interrupted => return Ok(Turn::Nothing),
+            Line::End => return Ok(Turn::Unfinished),
+        };
+    }
+    // Quotation marks on lines of their own are no part of the message.
+    let said = said.strip_prefix('\n').unwrap_or(&said);
+    let said = said.strip_suffix('\n').unwrap_or(said);
+    Ok(if said.trim().is_empty() { Turn::Nothing } else { Turn::Said(said.to_owned()) })
+}
+
+/// Standard input as it is.
+#[derive(Default)]
+pub(super) struct Piped {
+    read: usize,
+}
+
+impl Lines for Piped {
+    fn line(&mut self, _inside: bool) -> Result<Line> {
+        self.read += 1;
+        match stdin().lock().lines().next() {
+            None => Ok(Line::End),
+            Some(line) => {
+                let line =
+                    line.with_context(|| format!("line {} of standard input cannot be read", self.read));
+                Ok(Line::Text(line?))
+            }
+        }
+    }
+}
+
+/// Lines that are typed, with a history that outlives the program.
+pub(super) struct Terminal {
+    editor: Editor<(), DefaultHistory>,
+    history: Option<PathBuf>,
+}
+
+impl Terminal {
+    /// Without a place for a history there is one while the program runs.
+    pub(super) fn new(history: Result<PathBuf>) -> Result<Terminal> {
+        // Only answers go to a standard output that is no terminal.
+        let behavior = if stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().max_history_size(1000)?.behavior(behavior).build();
+        let mut editor = Editor::with_config(config).context("the terminal cannot be used")?;
+        let history = history.ok();
+        if let Some(path) = history.as_ref().filter(|path| path.exists())
+            && let Err(error) = editor.load_history(path)
+        {
+            warn(format_args!("{} cannot be read: {error}", path.display()));
+        }
+        Ok(Terminal { editor, history })
+    }
+
+    /// Adds a turn to the history.
+    pub(super) fn remember(&mut self, said: &str) {
+        let added = self.editor.add_history_entry(said).unwrap_or(false);
+        let Some(path) = self.history.as_ref().filter(|_| added) else { return };
+        let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let saved = folder.map_err(ReadlineError::from).and_then(|()| self.editor.append_history(path));
+        if let Err(error) = saved {
+            warn(format_args!("the history cannot be kept in {}: {error}", path.display()));
+            self.history = None;
+        }
+    }
+}
+
+impl Lines for Terminal {
+    fn line(&mut self, inside: bool) -> Result<Line> {
+        match self.editor.readline(if inside { ". " } else { "> " }) {
+            Ok(line) => Ok(Line::Text(line)),
+            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(error) => Err(error).context("the terminal cannot be read"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Script(Vec<&'static str>);
+
+    impl Lines for Script {
+        fn line(&mut self, _: bool) -> Result<Line> {
+            if self.0.is_empty() {
+                return Ok(Line::End);
+            }
+            Ok(match self.0.remove(0) {
+                "^C" => Line::Interrupted,
+                line => Line::Text(line.to_owned()),
+            })
+        }
+    }
+
+    fn turns(lines: &[&'static str]) -> Vec<Turn> {
+        let mut script = Script(lines.to_vec());
+        let mut turns = vec![];
+        loop {
+            turns.push(turn(&mut script).unwrap());
+            if matches!(turns.last(), Some(Turn::End | Turn::Unfinished)) {
+                return turns;
+            }
+        }
+    }
+
+    fn said(text: &str) -> Turn {
+        Turn::Said(text.to_owned())
+    }
+
+    #[test]
+    fn a_turn_is_a_line_or_several() {
+        assert_eq!(turns(&["one", "", "  two "]), [said("one"), Turn::Nothing, said("  two "), Turn::End]);
+        assert_eq!(
+            turns(&["one \\", "two\\", "three", "four"]),
+            [said("one \ntwo\nthree"), said("four"), Turn::End]
+        );
+        assert_eq!(
+            turns(&["\"\"\"", "a \\", "", "b", "\"\"\"", "c"]),
+            [said("a \\\n\nb"), said("c"), Turn::End]
+        );
+        assert_eq!(turns(&["\"\"\"a", "b\"\"\" "]), [said("a\nb"), Turn::End]);
+        assert_eq!(turns(&["\"\"\"a\"\"\"", "\"\"\"\"\"\""]), [said("a"), Turn::Nothing, Turn::End]);
+    }
+
+    #[test]
+    fn what_is_broken_off_is_given_up_and_what_ends_is_told() {
+        assert_eq!(turns(&["^C", "a\\", "^C", "b"]), [Turn::Nothing, Turn::Nothing, said("b"), Turn::End]);
+        assert_eq!(turns(&["\"\"\"", "a", "^C", "b"]), [Turn::Nothing, said("b"), Turn::End]);
+        assert_eq!(turns(&["a\\"]), [Turn::Unfinished]);
+        assert_eq!(turns(&["\"\"\"a", "b"]), [Turn::Unfinished]);
+    }
+}

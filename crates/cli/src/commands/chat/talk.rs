@@ -1,0 +1,223 @@
+//! The conversation: turns and commands, answers on standard output, all else on standard error.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use gristmill::{
+    ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Reply, Resumption, StopReason,
+};
+
+use super::command::{self, Command};
+use super::settings;
+use crate::error::told;
+use crate::output::{note, results, say, warn};
+use crate::whole::write_whole;
+
+/// What comes after a turn.
+pub(super) enum Next {
+    Go,
+    Quit,
+}
+
+/// A turn that was not followed.
+pub(super) enum Mistake {
+    /// The conversation goes on.
+    Told(String),
+    /// The program ends.
+    Fatal(anyhow::Error),
+}
+
+impl Mistake {
+    /// Tells it; gives it back where the program must end.
+    pub(super) fn tell(self) -> Result<()> {
+        match self {
+            Mistake::Told(problem) => {
+                say(format_args!("\x1b[1;31merror:\x1b[0m {problem}"));
+                Ok(())
+            }
+            Mistake::Fatal(error) => Err(error),
+        }
+    }
+}
+
+/// A conversation and how it is answered.
+pub(super) struct Talk<'l> {
+    pub(super) chat: Chat<'l>,
+    pub(super) interrupt: Interrupt,
+    options: Generate,
+}
+
+impl<'l> Talk<'l> {
+    pub(super) fn new(chat: Chat<'l>, options: Generate) -> Talk<'l> {
+        Talk { chat, interrupt: Interrupt::new(), options }
+    }
+
+    /// Follows a line: a command, or something that is said.
+    pub(super) fn turn(&mut self, line: &str) -> Result<Next, Mistake> {
+        let Some(command) = command::parse(line) else {
+            let options = self.seeded();
+            let text = command::text(line).to_owned();
+            let (interrupt, context) = (self.interrupt.clone(), self.context());
+            interrupt.clear();
+            let reply = self.chat.say(text, &options).map_err(|e| refused(e, context))?;
+            answer(reply.until(&interrupt), &options, context)?;
+            return Ok(Next::Go);
+        };
+        match command.map_err(Mistake::Told)? {
+            Command::Help => say(command::help()),
+            Command::System("") => match self.chat.system() {
+                Some(text) => say(text),
+                None => note("there is no system message"),
+            },
+            Command::System("none") => self.chat.set_system(None),
+            Command::System(text) => self.chat.set_system(Some(text)),
+            Command::Set("") => say(settings::list(&self.options)),
+            Command::Set(text) => note(settings::set(&mut self.options, text).map_err(Mistake::Told)?),
+            Command::Save(path) => self.save(Path::new(path)).map_err(|e| Mistake::Told(told(&e)))?,
+            Command::Load(path) => self.load(Path::new(path)).map_err(|e| Mistake::Told(told(&e)))?,
+            Command::Undo => match self.chat.undo() {
+                Some(text) => note(format_args!("taken back: {text}")),
+                None => return Err(Mistake::Told("there is nothing to take back".to_owned())),
+            },
+            Command::Retry => {
+                let options = self.seeded();
+                if options.sampling.temperature == 0.0 {
+                    note(
+                        "at temperature 0 the answer is the same again: `/set temperature 0.7` makes it vary",
+                    );
+                }
+                let (interrupt, context) = (self.interrupt.clone(), self.context());
+                interrupt.clear();
+                let reply = self.chat.retry(&options).map_err(|e| refused(e, context))?;
+                answer(reply.until(&interrupt), &options, context)?;
+            }
+            Command::Clear => self.chat.clear(),
+            Command::History => {
+                for message in self.chat.messages() {
+                    if let Content::Text(text) = &message.content {
+                        say(format_args!("\x1b[1m{}:\x1b[0m {text}", message.role));
+                    }
+                }
+            }
+            Command::Stats => self.stats().map_err(|e| Mistake::Told(told(&e.into())))?,
+            Command::Quit => return Ok(Next::Quit),
+        }
+        Ok(Next::Go)
+    }
+
+    /// Goes on with a saved conversation.
+    pub(super) fn load(&mut self, path: &Path) -> Result<()> {
+        let cannot = || format!("{} cannot be loaded", path.display());
+        let bytes = std::fs::read(path).with_context(cannot)?;
+        let resumption = self.chat.load(&bytes).map_err(anyhow::Error::from).with_context(cannot)?;
+        match resumption {
+            Resumption::Restored(tokens) => note(format_args!(
+                "{}: {} messages, {tokens} tokens in the cache",
+                path.display(),
+                self.chat.messages().len()
+            )),
+            Resumption::Recomputed(why) => warn(format_args!(
+                "{}: {} messages, which are computed again with the next turn: {why}",
+                path.display(),
+                self.chat.messages().len()
+            )),
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, path: &Path) -> Result<()> {
+        let bytes = self.chat.save()?;
+        write_whole(path, |file| Ok(file.write_all(&bytes)?))?;
+        let size = ByteSize(bytes.len() as u64);
+        note(format_args!("{}: {} messages, {size}", path.display(), self.chat.messages().len()));
+        Ok(())
+    }
+
+    fn stats(&mut self) -> Result<(), Error> {
+        let (stats, tokens, context) = (self.chat.stats(), self.chat.tokens()?, self.context());
+        say(format_args!("context    {tokens} of {context} tokens"));
+        say(format_args!(
+            "prompts    {} tokens computed, {} taken from the cache",
+            stats.computed, stats.reused
+        ));
+        say(format_args!("answers    {}, of {} tokens", stats.answers, stats.generated));
+        Ok(())
+    }
+
+    fn context(&mut self) -> usize {
+        self.chat.llm().engine().cache_size().context
+    }
+
+    /// The options of one answer: its seed can be told, and another answer has another.
+    fn seeded(&self) -> Generate {
+        let mut options = self.options.clone();
+        if options.sampling.temperature > 0.0 {
+            options.sampling.seed.get_or_insert_with(gristmill::fresh_seed);
+        }
+        options
+    }
+}
+
+/// What to do where the context is full.
+const ROOM: &str = "nothing was dropped: /undo takes back a turn, /clear begins anew (/save FILE keeps this one), and \
+                    -c/--context N is a larger context at the start";
+
+/// Why nothing is answered.
+fn refused(error: Error, context: usize) -> Mistake {
+    Mistake::Told(match &error {
+        Error::Engine(EngineError::PromptTooLong { prompt, .. }) => {
+            format!("the conversation would have {prompt} tokens and the context holds {context}; {ROOM}")
+        }
+        Error::Engine(EngineError::NoRoomForOutput { .. }) => {
+            format!(
+                "the conversation would fill the context of {context} tokens and leave no room for an answer; {ROOM}"
+            )
+        }
+        _ => told(&error.into()),
+    })
+}
+
+/// Streams an answer and says what it was.
+fn answer(mut reply: Reply, options: &Generate, context: usize) -> Result<(), Mistake> {
+    let (start, mut stdout, mut said) = (Instant::now(), results(), false);
+    let mut failed = None;
+    for piece in reply.by_ref() {
+        match piece {
+            Ok(piece) => {
+                said |= !piece.is_empty();
+                let written = stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush());
+                written.map_err(|e| Mistake::Fatal(e.into()))?;
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    writeln!(stdout).map_err(|e| Mistake::Fatal(e.into()))?;
+    if let Some(error) = failed {
+        return Err(Mistake::Told(format!("{}; the question was taken back", told(&error.into()))));
+    }
+    let Some(outcome) = reply.outcome() else { return Ok(()) };
+    let end = match outcome.reason {
+        StopReason::EndOfText | StopReason::StopString(_) => "",
+        StopReason::MaxTokens => "; token limit reached",
+        StopReason::ContextFull => "; the context is full",
+        StopReason::Interrupted if said => "; broken off",
+        StopReason::Interrupted => "; broken off before the first word, the question was taken back",
+        _ => "; ended",
+    };
+    let seed = options.sampling.seed.map(|seed| format!("; seed {seed}")).unwrap_or_default();
+    note(format_args!(
+        "{} prompt tokens, {} of them from the cache; {} generated in {:.2} s{end}{seed}",
+        outcome.prompt_tokens,
+        outcome.reused_tokens,
+        outcome.generated.len(),
+        start.elapsed().as_secs_f64(),
+    ));
+    if outcome.reason == StopReason::ContextFull {
+        warn(format_args!(
+            "conversation and answer fill the context of {context} tokens, the answer ends there; {ROOM}"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! `chat` on pipes: answers on standard output, all else on standard error.
+
+use crate::support::*;
+
+const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
+
+/// A model with a template, at a path.
+fn model() -> (tempfile::NamedTempFile, String) {
+    let file = with_template(TEMPLATE);
+    let path = file.path().to_str().expect("the path is UTF-8").to_owned();
+    (file, path)
+}
+
+/// What `chat` makes of some lines, and whether all was followed.
+fn chat(model: &str, more: &[&str], lines: &[&str]) -> (bool, String, String) {
+    let args = [&["chat", "-m", model, "-n", "6", "--ignore-eos", "-c", "512"], more].concat();
+    let (code, out, errors) = fed(&args, &lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    assert!(matches!(code, Some(0 | 1)), "{code:?}: {errors}");
+    (code == Some(0), out, errors)
+}
+
+#[test]
+fn every_line_is_a_turn_of_one_conversation() {
+    let (_file, model) = model();
+    let (done, out, errors) = chat(&model, &[], &["Why is the sky blue?", "", "And at sunset?"]);
+    assert!(done, "{errors}");
+    let first = ok(&["run", "-m", &model, "-n", "6", "--ignore-eos", "-c", "512", "Why is the sky blue?"]);
+    assert!(out.starts_with(&first) && out.len() > first.len(), "{out:?}");
+    let notes: Vec<&str> = errors.lines().filter(|line| line.contains("from the cache")).collect();
+    assert_eq!(notes.len(), 2, "{errors}");
+    assert!(notes[0].contains(" 0 of them from the cache") && !notes[1].contains(" 0 of them"), "{errors}");
+    // The system message is part of it, and what is asked for again is answered alike.
+    let (_, other, _) = chat(&model, &["--system", "Be brief."], &["Why is the sky blue?"]);
+    assert_ne!(other, first);
+    let lines = ["/system Be brief.", "Why is the sky blue?", "/retry", "/undo", "Why is the sky blue?"];
+    let (done, out, errors) = chat(&model, &[], &lines);
+    assert!(done && out == other.repeat(3), "{out:?} {errors}");
+    let (done, out, _) =
+        chat(&model, &[], &["\"\"\"", "Why is", "", "the sky blue?", "\"\"\"", "/history", "/quit", "no"]);
+    assert!(done && out.ends_with('\n'));
+}
+
+#[test]
+fn commands_are_told_on_standard_error() {
+    let (_file, model) = model();
+    let lines =
+        ["/help", "/set", "/set temperature 0.7", "/set seed 3", "/stats", "/system", "Why?", "/history"];
+    let (done, out, errors) = chat(&model, &[], &lines);
+    assert!(done, "{errors}");
+    for part in [
+        "/retry",
+        "top_p 1",
+        "temperature 0.7",
+        "0 of 512 tokens",
+        "no system message",
+        "user: Why?",
+        "seed 3",
+    ] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
+    let (_, alone, _) = chat(&model, &["--temperature", "0.7", "--seed", "3"], &["Why?"]);
+    assert_eq!(out, alone);
+}
+
+#[test]
+fn mistakes_are_told_and_the_rest_goes_on() {
+    let (_file, model) = model();
+    let (_, want, _) = chat(&model, &[], &["Why?"]);
+    for (line, parts) in [
+        ("/hepl", &["no command /hepl", "/help", "/quit"][..]),
+        ("/set temperature cold", &["temperature needs a number"]),
+        ("/undo", &["nothing to take back"]),
+        ("/retry", &["no question yet"]),
+        ("/load", &["needs the name of a file"]),
+        ("/load /no/such/file", &["/no/such/file cannot be loaded"]),
+        ("/save /no/such/folder/file", &["/no/such/folder/file cannot be written"]),
+    ] {
+        let (done, out, errors) = chat(&model, &[], &[line, "Why?"]);
+        assert!(!done && out == want, "{line}: {out:?}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{line}: {errors}");
+        assert!(errors.contains("one line of the input was not followed"), "{errors}");
+    }
+    let (done, out, errors) = chat(&model, &[], &["Why?", "\"\"\"How"]);
+    assert!(!done && out == want && errors.contains("the input ends inside a message"), "{errors}");
+    // A slash can be said, and is none of a command.
+    let (done, ..) = chat(&model, &[], &["//etc"]);
+    assert!(done);
+}
+
+#[test]
+fn a_full_context_is_told_with_what_to_do() {
+    let (_file, model) = model();
+    let long = "so ".repeat(40);
+    let args = ["chat", "-m", &model, "-c", "64", "-n", "4", "--ignore-eos"];
+    let (code, out, errors) = fed(&args, &format!("Why?\n{long}\n/stats\nHow?\n"));
+    assert_eq!((code, out.lines().count()), (Some(1), 2), "{out:?} {errors}");
+    for part in ["the context holds 64", "nothing was dropped", "/undo", "/clear", "--context"] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
+    let args = ["chat", "-m", &model, "-c", "64", "--ignore-eos"];
+    let (code, _, errors) = fed(&args, "Why?\n");
+    assert!(code == Some(0) && errors.contains("fill the context of 64 tokens"), "{errors}");
+}
+
+#[test]
+fn a_saved_conversation_goes_on_in_another_process() {
+    let (_file, model) = model();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sky.session").to_str().unwrap().to_owned();
+    let (save, load) = (format!("/save {file}"), format!("/load {file}"));
+    let (_, whole, _) = chat(&model, &[], &["Why?", "And you?", "How?"]);
+    let (done, before, _) = chat(&model, &[], &["Why?", "And you?", &save]);
+    assert!(done);
+    for more in [&["--session", &file][..], &[]] {
+        let lines = [&[load.as_str()][..], &["How?"]].concat();
+        let (done, after, errors) = chat(&model, more, if more.is_empty() { &lines } else { &lines[1..] });
+        assert!(done && before.clone() + &after == whole, "{errors}");
+        assert!(errors.contains("4 messages") && !errors.contains(" 0 of them"), "{errors}");
+    }
+    // Another context: the states are of no use, which is said, and the answer is the same.
+    let args = ["chat", "-m", &model, "-n", "6", "--ignore-eos", "-c", "480", "--session", &file];
+    let (code, after, errors) = fed(&args, "How?\n");
+    assert!(code == Some(0) && before + &after == whole, "{errors}");
+    assert!(errors.contains("computed again") && errors.contains("fingerprint"), "{errors}");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 9]).unwrap();
+    let errors = fails(&args, 1);
+    assert!(errors.contains("cannot be loaded") && errors.contains("damaged"), "{errors}");
+    let errors = fails(&["chat", "-m", &model, "--session", &model], 1);
+    assert!(errors.contains("not a saved session"), "{errors}");
+}
+
+#[test]
+fn a_model_without_a_template_is_told() {
+    let errors = fails(&["chat", "-m", &tests("goldens-gguf/llama.gguf")], 1);
+    assert!(errors.contains("no chat template") && errors.contains("--raw"), "{errors}");
+}
