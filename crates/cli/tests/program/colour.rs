@@ -7,7 +7,7 @@ use crate::support::*;
 
 /// What the program writes to a terminal, which is its standard output and error.
 fn on_terminal(args: &[&str], variables: &[(&str, &str)]) -> String {
-    let terminal = Terminal::open();
+    let mut terminal = Terminal::open();
     let mut command = plain();
     command.args(args).env("TERM", "xterm").envs(variables.iter().copied());
     let mut child = command.stdout(terminal.end()).stderr(terminal.end()).spawn().unwrap();
