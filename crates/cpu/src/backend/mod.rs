@@ -9,6 +9,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod weight;
+mod work;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -280,7 +280,7 @@ impl ExpertOrder {
         self.experts + 1 + 2 * self.pairs
     }
 
-    fn first<'a>(&self, ctx: &'a Ctx) -> &'a [u32] {
+    pub(super) fn first<'a>(&self, ctx: &'a Ctx) -> &'a [u32] {
         // SAFETY: written by an earlier step into words reserved at compile time.
         unsafe { std::slice::from_raw_parts(ctx.arena.wrapping_add(self.at), self.experts + 1) }
     }
