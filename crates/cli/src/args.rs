@@ -5,26 +5,20 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill::parts::tensor::DType;
 
+use crate::catalogue;
 use crate::commands::{
-    bench, devices, inspect, logits, perplexity, plan, quantize, run, selftest, synth, tokenize,
+    bench, completions, devices, inspect, logits, man, perplexity, plan, quantize, run, selftest, synth,
+    tokenize,
 };
 
 /// Runs language models on the hardware you have.
 #[derive(Parser, Debug)]
-#[command(name = "gristmill", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+#[command(name = "gristmill", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
-
-const EXIT_CODES: &str = "\
-Results go to standard output; progress, notes and errors go to standard error.
-
-Exit codes:
-  0  done; also when the reader of standard output closed it early, as `head` does
-  1  failed: a model, a file, memory or the device; a selftest that found a fault
-  2  the command line cannot be used: an unknown option, or a value that is not allowed";
 
 /// What to do.
 #[derive(Subcommand, Debug)]
@@ -40,6 +34,8 @@ pub(crate) enum Command {
     Quantize(quantize::QuantizeArgs),
     Synth(synth::SynthArgs),
     Devices(devices::DevicesArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// What every command needs that loads a model to compute one sequence at a time.
@@ -61,8 +57,8 @@ pub(crate) struct LoadArgs {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ModelArgs {
-    /// GGUF file or Hugging Face folder; without it the default model, fetched once
-    #[arg(short, long, value_name = "PATH")]
+    #[arg(short, long, value_name = "PATH", help = format!(
+        "GGUF file or Hugging Face folder; without it the default model, fetched once: {}", catalogue::DEFAULT))]
     pub(crate) model: Option<PathBuf>,
     /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
     /// user's cache folder]
@@ -79,13 +75,13 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device)]
     pub(crate) device: String,
     /// CPU instruction set [default: the best of this CPU]
-    #[arg(long, value_name = "NAME", value_parser = isa)]
+    #[arg(long, value_name = "NAME", value_parser = isa, help_heading = TUNING, hide_short_help = true)]
     pub(crate) isa: Option<String>,
     /// Limits and features that a GPU is used with
-    #[arg(long, value_name = "LIMITS", default_value = "adapter")]
+    #[arg(long, value_name = "LIMITS", default_value = "adapter", help_heading = TUNING, hide_short_help = true)]
     pub(crate) gpu_limits: GpuLimits,
     /// GPU kernel families that are not used, separated by commas
-    #[arg(long, value_name = "FAMILY,...", value_delimiter = ',')]
+    #[arg(long, value_name = "FAMILY,...", value_delimiter = ',', help_heading = TUNING, hide_short_help = true)]
     pub(crate) gpu_without: Vec<GpuFamily>,
 }
 
@@ -133,7 +129,8 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "CLASS")]
     pub(crate) precision: Option<PrecisionArg>,
     /// Prompt tokens computed in one step, at most 8192; changes speed and memory, never the answer
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = chunk)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = chunk, help_heading = TUNING,
+          hide_short_help = true)]
     pub(crate) chunk: usize,
 }
 
@@ -151,6 +148,9 @@ pub(crate) struct CacheArgs {
 
 /// Options that many commands share stand together in their help.
 const MODEL_AND_DEVICE: &str = "Model and device";
+
+/// Options that hardly anybody needs stand at the end, and in the long help alone.
+const TUNING: &str = "Tuning and debugging";
 
 /// The two kernel classes.
 #[derive(ValueEnum, Clone, Copy, Debug)]

@@ -1,5 +1,9 @@
 //! Models that are known by name.
 
+use std::fmt;
+
+use gristmill::ByteSize;
+
 /// A model file that can be fetched.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -17,6 +21,13 @@ pub(crate) struct Entry {
     pub(crate) member: &'static str,
     /// Licence of the weights.
     pub(crate) licence: &'static str,
+}
+
+/// Name, size and licence.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, licence {}", self.name, ByteSize(self.bytes), self.licence)
+    }
 }
 
 /// The model that is used when none is named.

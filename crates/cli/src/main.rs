@@ -8,6 +8,7 @@ mod catalogue;
 mod commands;
 mod error;
 mod fetch;
+mod help;
 mod output;
 mod pieces;
 mod resolve;
@@ -16,13 +17,10 @@ mod whole;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     gristmill::quiet_lost_devices();
-    // A wrong command line ends here, with code 2.
-    let cli = args::Cli::parse();
-    match commands::run(cli.command) {
+    let ended = help::parse().and_then(|command| command.map_or(Ok(()), commands::run));
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => error::report(&failure),
     }

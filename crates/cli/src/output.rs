@@ -1,10 +1,11 @@
 //! Results on standard output; notes and progress on standard error.
 
-use std::fmt::Display;
-use std::io::{self, StdoutLock, Write};
+use std::fmt::{self, Display};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use gristmill::ByteSize;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Standard output, whose errors name it.
 pub(crate) struct Results(StdoutLock<'static>);
@@ -30,6 +31,11 @@ impl Write for Results {
     }
 }
 
+/// The number with the fewest digits that is this f32: JSON numbers are f64, where 0.1f32 has sixteen.
+pub(crate) fn shortest(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
 /// A remark that is no result.
 pub(crate) fn note(text: impl Display) {
     say(format_args!("\x1b[2m{text}\x1b[0m"));
@@ -45,11 +51,22 @@ pub(crate) fn say(line: impl Display) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-/// A bar over bytes; invisible where standard error is no terminal.
+/// Whether standard error can show what changes in place.
+fn can_move() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// A bar over bytes; invisible where standard error is no terminal, or one that cannot move its cursor.
 pub(crate) fn byte_bar(label: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes}");
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    let sizes = |state: &ProgressState, out: &mut dyn fmt::Write| {
+        let (done, all) = (ByteSize(state.pos()), ByteSize(state.len().unwrap_or(0)));
+        let _ = write!(out, "{done} of {all}");
+    };
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {sizes}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let target = if can_move() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    bar.set_style(style.progress_chars("=> ").with_key("sizes", sizes));
     bar.set_message(label);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

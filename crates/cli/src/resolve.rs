@@ -52,7 +52,8 @@ impl LoadArgs {
     /// Loads a model with its tokenizer, showing progress.
     pub(crate) fn llm(&self) -> Result<Llm> {
         let path = self.model.path()?;
-        let mut llm = with_bar(|progress| Llm::load_with_progress(path, &self.options(), progress))?;
+        let llm = with_bar(|progress| Llm::load_with_progress(&path, &self.options(), progress));
+        let mut llm = llm.map_err(|error| at(&path, error))?;
         warn_of_context(llm.engine());
         Ok(llm)
     }
@@ -61,6 +62,16 @@ impl LoadArgs {
     pub(crate) fn engine(&self) -> Result<Engine> {
         let (path, checkpoint) = self.model.open()?;
         Ok(load(&path, checkpoint, &self.options())?)
+    }
+}
+
+/// An error with the path of the model, where it does not name it itself.
+pub(crate) fn at(path: &Path, error: Error) -> anyhow::Error {
+    match error {
+        Error::Tokenizer(_) | Error::NoTokenizer(_) | Error::Template(_) => {
+            anyhow::Error::new(error).context(path.display().to_string())
+        }
+        named => named.into(),
     }
 }
 

@@ -1,12 +1,13 @@
 //! What can go wrong in the engine.
 
+use graph::ByteSize;
 use graph::backend::DeviceError;
 
-use crate::byte_size::ByteSize;
 use crate::sampling::SamplingError;
 
 /// Why an engine was not made, or a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// An option is outside its range.
     #[error("option {option}: {problem}")]

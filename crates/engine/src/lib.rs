@@ -2,7 +2,6 @@
 //!
 //! [`Engine`] is a state machine that is polled; it contains no thread, no blocking wait and no file access of its own.
 
-mod byte_size;
 mod cache;
 mod engine;
 mod error;
@@ -15,10 +14,10 @@ mod scheduler;
 mod sequence;
 mod step;
 
-pub use byte_size::ByteSize;
 pub use cache::CacheSize;
 pub use engine::Engine;
 pub use error::EngineError;
+pub use graph::ByteSize;
 pub use options::{EngineOptions, MAX_CHUNK, MAX_CONTEXT};
 pub use plans::Progress;
 pub use request::{Event, Finish, Request, RequestId, Task};

@@ -51,6 +51,7 @@ pub enum Finish {
 
 /// One thing that happened to a request.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// A token was generated.
     Token {

@@ -58,6 +58,7 @@ pub struct TensorEntry<'a> {
 
 /// Why a checkpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// There is nothing of that name.
     #[error("{} does not exist: give the path of a GGUF file or of a Hugging Face checkpoint's folder", .path.display())]
@@ -82,7 +83,7 @@ pub enum CheckpointError {
         found: Foreign,
     },
     /// The GGUF file is damaged or not supported.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {source}{}", .path.display(), .source.advice())]
     Gguf {
         /// The file.
         path: PathBuf,

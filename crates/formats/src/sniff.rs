@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Foreign {
     /// No bytes.
-    #[error("the file is empty: the download did not finish")]
+    #[error("the file is empty: the download did not finish, fetch it again")]
     Empty,
     /// A stand-in that Git leaves when large files are not fetched.
     #[error("a Git LFS pointer, not the file itself: fetch it with `git lfs pull`")]
@@ -15,7 +15,7 @@ pub enum Foreign {
     )]
     Pickle,
     /// Typically an error page saved under the model's name.
-    #[error("a web page, not a model: the download went wrong")]
+    #[error("a web page, not a model: the download went wrong, fetch it again")]
     WebPage,
     /// Weights without their configuration.
     #[error(

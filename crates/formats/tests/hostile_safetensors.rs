@@ -216,7 +216,8 @@ fn every_broken_folder_gives_the_error_that_names_it() {
     let name = "model.safetensors.index.json";
     let escape = |file: &str| {
         let want = format!(
-            "DIR/{name}: tensor \"a\" is said to lie in {file:?}, which is not a path inside the folder"
+            "DIR/{name}: tensor \"a\" is said to lie in {file:?}, which is not a path inside the folder; \
+             fetch the index again"
         );
         (index(&format!(r#"{{"a":{file:?}}}"#)), want)
     };
@@ -224,7 +225,8 @@ fn every_broken_folder_gives_the_error_that_names_it() {
     let mut cases: Vec<(Vec<NamedFile<'_>>, &str)> = vec![
         (
             vec![],
-            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists",
+            "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists; \
+             fetch them into it, or give another path",
         ),
         (
             vec![("x.gguf", b"GGUF")],
@@ -236,11 +238,17 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             "DIR has no config.json: a Hugging Face checkpoint is a folder with config.json and model.safetensors, or what its index lists; \
              it has model.safetensors: download the config.json that belongs to it",
         ),
-        (vec![("config.json", b"")], "DIR/config.json: the file is empty: the download did not finish"),
-        (vec![("config.json", b"[]")], "DIR/config.json: not a JSON object"),
+        (
+            vec![("config.json", b"")],
+            "DIR/config.json: the file is empty: the download did not finish, fetch it again",
+        ),
+        (
+            vec![("config.json", b"[]")],
+            "DIR/config.json: not a JSON object; fetch it again from where the model came",
+        ),
         (
             vec![("config.json", b"{\"a\":")],
-            "DIR/config.json: not valid JSON: EOF while parsing a value at line 1 column 5",
+            "DIR/config.json: not valid JSON: EOF while parsing a value at line 1 column 5; fetch it again from where the model came",
         ),
         (
             vec![("config.json", POINTER)],
@@ -266,11 +274,11 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         ),
         (
             vec![CONFIG, ("model.safetensors", b"")],
-            "DIR/model.safetensors: the file is empty: the download did not finish",
+            "DIR/model.safetensors: the file is empty: the download did not finish, fetch it again",
         ),
         (
             vec![CONFIG, ("model.safetensors", b"<!DOCTYPE html>...")],
-            "DIR/model.safetensors: a web page, not a model: the download went wrong",
+            "DIR/model.safetensors: a web page, not a model: the download went wrong, fetch it again",
         ),
         (
             vec![CONFIG, ("model.safetensors", b"GGUF")],
@@ -279,11 +287,11 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         (
             vec![CONFIG, ("model.safetensors", &model[..model.len() - 1])],
             "DIR/model.safetensors: tensor \"c\" ends at 30 of the data section, which has 29 bytes: \
-             the file is truncated or damaged",
+             the file is truncated or damaged; fetch it again and compare its size or checksum with those at its source",
         ),
         (
             vec![CONFIG, (name, b"{}")],
-            "DIR/model.safetensors.index.json: no object \"weight_map\" from tensor to file",
+            "DIR/model.safetensors.index.json: no object \"weight_map\" from tensor to file; fetch it again from where the model came",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{}}")],
@@ -295,7 +303,7 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":1}}")],
-            "DIR/model.safetensors.index.json: the weight_map entry of \"a\" is not a file name",
+            "DIR/model.safetensors.index.json: the weight_map entry of \"a\" is not a file name; fetch it again from where the model came",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":\"gone.safetensors\"}}")],
@@ -305,7 +313,7 @@ fn every_broken_folder_gives_the_error_that_names_it() {
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"z\":\"x.safetensors\"}}"), ("x.safetensors", &model)],
             "DIR/model.safetensors.index.json: tensor \"z\" is said to lie in \"x.safetensors\", \
-             which does not have it",
+             which does not have it; fetch both again, from one version of the model",
         ),
     ];
     cases.extend(escapes.iter().map(|(index, want)| (vec![CONFIG, (name, index.as_slice())], want.as_str())));
@@ -318,7 +326,7 @@ fn every_broken_folder_gives_the_error_that_names_it() {
 #[test]
 fn files_that_are_no_checkpoint_are_named() {
     let cases: &[(&[u8], &str)] = &[
-        (b"", "DIR/f: the file is empty: the download did not finish"),
+        (b"", "DIR/f: the file is empty: the download did not finish, fetch it again"),
         (POINTER, "DIR/f: a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"),
         (
             b"PK\x03\x04....",
@@ -330,15 +338,22 @@ fn files_that_are_no_checkpoint_are_named() {
             "DIR/f: a PyTorch pickle (.bin, .pt, .pth), which can run code when loaded and is not read: \
              convert it to safetensors",
         ),
-        (b"\n<html><body>", "DIR/f: a web page, not a model: the download went wrong"),
+        (b"\n<html><body>", "DIR/f: a web page, not a model: the download went wrong, fetch it again"),
         (b"{\"model_type\":1}", "DIR/f: a JSON file: give the folder it lies in"),
         (
             b"\x02\0\0\0\0\0\0\0{}",
             "DIR/f: a single safetensors file, which lacks the model's configuration: \
              give the folder with its config.json",
         ),
-        (b"GGUF\x01\0\0\0", "DIR/f: GGUF version 1: versions 2 and 3 are read"),
-        (b"abcdefgh", "DIR/f: not a GGUF file: it begins with \"abcd\" instead of \"GGUF\""),
+        (
+            b"GGUF\x01\0\0\0",
+            "DIR/f: GGUF version 1: versions 2 and 3 are read; convert the model again with a current converter",
+        ),
+        (
+            b"abcdefgh",
+            "DIR/f: not a GGUF file: it begins with \"abcd\" instead of \"GGUF\"; give a GGUF file, or the \
+             folder of a Hugging Face checkpoint",
+        ),
     ];
     for (content, want) in cases {
         let dir = folder(&[("f", content)]);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tensor::{DType, Shape};
 
+use crate::ByteSize;
 use crate::graph::{Graph, PortKind};
 
 /// A port as the caller of a plan sees it.
@@ -101,16 +102,12 @@ impl fmt::Display for PlanReport {
             writeln!(f, "  {n:>4} x {:<14}{:<40} {} ({})", s.op, s.operands, s.kernel, s.reason)?;
         }
         let m = &self.memory;
-        let mib = |b: u64| b as f64 / (1 << 20) as f64;
+        let [arena, unaliased, io, scratch, weights, states] =
+            [m.arena, m.unaliased, m.io, m.scratch, m.weights, m.states].map(ByteSize);
         writeln!(
             f,
-            "  memory: arena {:.1} MiB (unaliased {:.1}), inputs and outputs {:.1}, scratch {:.1}, weights {:.1}, states {:.1}",
-            mib(m.arena),
-            mib(m.unaliased),
-            mib(m.io),
-            mib(m.scratch),
-            mib(m.weights),
-            mib(m.states)
+            "  memory: arena {arena} (unaliased {unaliased}), inputs and outputs {io}, scratch {scratch}, weights {weights}, \
+             states {states}"
         )
     }
 }

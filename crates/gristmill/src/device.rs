@@ -41,6 +41,7 @@ pub fn most_threads() -> usize {
 
 /// What a device's memory and arithmetic can do at most, which speeds are compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Peaks {
     /// Bytes of memory a second: those that all workers of a CPU read, or that a copy on a GPU reads and writes.
     pub memory_bytes: f64,

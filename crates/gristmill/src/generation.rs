@@ -11,6 +11,7 @@ use crate::error::Error;
 
 /// Why a generation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum StopReason {
     /// The model ended its text.
     EndOfText,
@@ -24,6 +25,7 @@ pub enum StopReason {
 
 /// What a finished generation amounts to.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Why it ended.
     pub reason: StopReason,
@@ -34,6 +36,26 @@ pub struct Outcome {
 }
 
 /// Iterates over pieces of text as they are generated. Dropping it cancels the request.
+///
+/// ```
+/// use gristmill::{Generate, Llm, LoadOptions, StopReason};
+///
+/// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens-gguf/llama.gguf");
+/// let mut llm = Llm::load(model, &LoadOptions::default())?;
+/// let options = Generate { ignore_end: true, ..Generate::default() }.max_tokens(8).logprobs(3);
+/// let mut answer = llm.generate("The mill grinds", &options)?;
+/// for piece in answer.by_ref() {
+///     print!("{}", piece?);
+/// }
+/// let outcome = answer.outcome().expect("the stream has ended");
+/// assert_eq!((outcome.reason, outcome.generated.len()), (StopReason::MaxTokens, 8));
+/// // Greedy: each token is the most probable.
+/// for token in &outcome.generated {
+///     let logprobs = token.logprobs.as_ref().expect("asked for");
+///     assert_eq!((logprobs.top[0].0, logprobs.top.len()), (token.id, 3));
+/// }
+/// # Ok::<(), gristmill::Error>(())
+/// ```
 pub struct Generation<'e> {
     engine: &'e mut Engine,
     id: RequestId,
@@ -64,6 +86,12 @@ impl<'e> Generation<'e> {
     /// The request failed.
     pub fn text(mut self) -> Result<String, Error> {
         self.by_ref().collect()
+    }
+
+    /// The tokens generated so far, with their log-probabilities where [`engine::sampling::SamplingOptions::logprobs`] asks
+    /// for them. Those whose text is part of a character, or may be of a stop string, are here before their text is.
+    pub fn generated(&self) -> &[Sampled] {
+        &self.generated
     }
 
     /// The result, once the stream has ended without an error.

@@ -1,29 +1,44 @@
 //! Run language models from Rust: load, generate, stream, chat.
 //!
-//! ```no_run
-//! use gristmill::{Generate, Llm, LoadOptions, Message};
+//! ```
+//! use gristmill::{Generate, Llm, LoadOptions};
 //!
-//! # fn main() -> Result<(), gristmill::Error> {
-//! let mut llm = Llm::load("SmolLM2-135M-Instruct.Q4_1.gguf", &LoadOptions::default())?;
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens-gguf/llama.gguf");
+//! // A GGUF file or a Hugging Face folder.
+//! let mut llm = Llm::load(path, &LoadOptions::default())?;
 //!
 //! // Stream a completion.
 //! for piece in llm.generate("The capital of France is", &Generate::default().max_tokens(16))? {
 //!     print!("{}", piece?);
 //! }
-//!
-//! // Or answer a chat turn with the model's own template.
-//! let answer = llm.chat(&[Message::new("user", "Why is the sky blue?")], &Generate::default())?.text()?;
-//! println!("{answer}");
-//! # Ok(())
-//! # }
+//! # Ok::<(), gristmill::Error>(())
 //! ```
 //!
-//! [`Llm`] runs one request at a time. Several at once, on shared steps, are [`Engine`]'s business: submit requests,
-//! then [`next_events`] until it has none. Logits of a prompt's own positions come from [`score`].
+//! | to | there is | example |
+//! |---|---|---|
+//! | load a model and look at it | [`Llm::load`], [`LoadOptions`], [`ModelInfo`] | `load` |
+//! | generate text | [`Llm::generate`], [`Generate`] | `generate` |
+//! | stream it, and learn why it ended | [`Generation`], [`Outcome`] | `stream` |
+//! | answer a conversation | [`Llm::chat`], [`Message`] | `stream` |
+//! | choose tokens your own way | [`Generate::sampler`], [`sampling::CustomSampler`] | `sampler` |
+//! | run several sequences at once | [`Engine`], [`Request`], [`next_events`] | `several` |
+//! | score a text | [`score`], [`sampling::negative_log_likelihood`] | |
 //!
-//! A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that is longer, or
-//! that leaves no room for output, is refused with both numbers; output that reaches the end stops there
+//! The examples are programs: `cargo run --release --example several -- MODEL`.
+//!
+//! **Answers repeat.** The same request gives the same tokens, whatever else the engine runs, on however many threads; a
+//! temperature above 0 needs a seed for that ([`Generate::seed`]).
+//!
+//! **Context.** A context of N tokens ([`EngineOptions::context`]) is N tokens of prompt and output together. A prompt that
+//! is longer, or that leaves no room for output, is refused with both numbers; output that reaches the end stops there
 //! ([`StopReason::ContextFull`]).
+//!
+//! **Errors.** Every [`Error`] says what was wrong, where, and what to do. Files are not trusted: whatever is in them ends in
+//! a value or an error.
+//!
+//! **Versions.** What is re-exported here keeps to semantic versioning. Errors, events and results may grow, and are
+//! `non_exhaustive`; options may too, so write them with `..Default::default()` or with their methods. [`parts`] is for tools
+//! of this repository and changes with it.
 //!
 //! What waits on a thread ([`Llm`], [`next_events`]) is not there in browsers; `gristmill-web` drives the engine on theirs.
 
@@ -66,7 +81,7 @@ pub use score::score;
 pub use text::{ChatTemplate, Content, Detokenizer, EncodeOptions, Message, RenderOptions, Tokenizer};
 pub use tokenizer::tokenizer_of;
 
-/// Lower layers, for tools that look inside.
+/// Lower layers, for tools that look inside. They change from version to version.
 pub mod parts {
     #[cfg(not(target_arch = "wasm32"))]
     pub use {cpu, gpu};

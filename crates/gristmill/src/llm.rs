@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::sampling::SamplingOptions;
+use engine::sampling::{CustomSampler, CustomSampling, SamplingOptions};
 use engine::{Engine, EngineOptions, Request, Task};
 use formats::Checkpoint;
 use models::{Model, ModelInfo};
@@ -15,7 +15,14 @@ use crate::error::Error;
 use crate::generation::Generation;
 use crate::tokenizer::tokenizer_of;
 
-/// How a model is loaded.
+/// How a model is loaded. The default is the CPU with a thread for each processor.
+///
+/// Write values of it with `..Default::default()`, or with the methods: fields will be added.
+///
+/// ```
+/// # use gristmill::LoadOptions;
+/// let options = LoadOptions::default().threads(2).context(4096);
+/// ```
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// Device name (see [`crate::device_names`]), or several separated by commas, `gpu:0,gpu:1`, which share the layers in
@@ -34,7 +41,39 @@ impl Default for LoadOptions {
     }
 }
 
+impl LoadOptions {
+    /// Sets the device, or several separated by commas.
+    #[must_use]
+    pub fn device(mut self, name: impl Into<String>) -> LoadOptions {
+        self.device = name.into();
+        self
+    }
+
+    /// Sets the number of CPU worker threads; 0 is one for each processor.
+    #[must_use]
+    pub fn threads(mut self, n: usize) -> LoadOptions {
+        self.device_options.threads = n;
+        self
+    }
+
+    /// Sets the most tokens of prompt and output together.
+    #[must_use]
+    pub fn context(mut self, n: usize) -> LoadOptions {
+        self.engine.context = Some(n);
+        self
+    }
+
+    /// Sets how many sequences may be active at once; others wait.
+    #[must_use]
+    pub fn max_sequences(mut self, n: usize) -> LoadOptions {
+        self.engine.max_sequences = n;
+        self
+    }
+}
+
 /// How text is generated. The default is greedy, up to the model's end of text or the end of the context.
+///
+/// Write values of it with `..Default::default()`, or with the methods: fields will be added.
 #[derive(Clone, Debug, Default)]
 pub struct Generate {
     /// How tokens are chosen.
@@ -70,6 +109,49 @@ impl Generate {
         self
     }
 
+    /// Reports the log-probability of each token and of this many of the most probable, in [`Generation::generated`]. It
+    /// changes no token.
+    #[must_use]
+    pub fn logprobs(mut self, n: usize) -> Generate {
+        self.sampling.logprobs = Some(n);
+        self
+    }
+
+    /// Has tokens chosen by a sampler of your own, of which `make` gives one for each request. It sees every row of logits
+    /// first; see [`CustomSampler`] for what it may do and what keeps answers repeatable.
+    ///
+    /// ```
+    /// use gristmill::sampling::{Draw, Seen};
+    /// use gristmill::{Generate, Llm, LoadOptions};
+    ///
+    /// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens-gguf/llama.gguf");
+    /// let mut llm = Llm::load(model, &LoadOptions::default())?;
+    /// // Never the same token twice in a row; else as the options say.
+    /// let no_stutter = || {
+    ///     |logits: &mut [f32], seen: &Seen<'_>| {
+    ///         if let Some(last) = seen.tokens.last() {
+    ///             logits[*last as usize] = f32::NEG_INFINITY;
+    ///         }
+    ///         Ok(Draw::Policy)
+    ///     }
+    /// };
+    /// let options = Generate::default().max_tokens(16).sampler(no_stutter);
+    /// let mut answer = llm.generate("Hello", &options)?;
+    /// for piece in answer.by_ref() {
+    ///     print!("{}", piece?);
+    /// }
+    /// assert!(answer.generated().windows(2).all(|pair| pair[0].id != pair[1].id));
+    /// # Ok::<(), gristmill::Error>(())
+    /// ```
+    #[must_use]
+    pub fn sampler<S: CustomSampler + 'static>(
+        mut self,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Generate {
+        self.sampling.custom = Some(CustomSampling::new(make));
+        self
+    }
+
     /// Adds a stop string.
     #[must_use]
     pub fn stop(mut self, text: impl Into<String>) -> Generate {
@@ -78,7 +160,18 @@ impl Generate {
     }
 }
 
-/// A model ready to answer.
+/// A model ready to answer, one request at a time.
+///
+/// ```
+/// use gristmill::{Generate, Llm, LoadOptions};
+///
+/// # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens-gguf/llama.gguf");
+/// let mut llm = Llm::load(model, &LoadOptions::default())?;
+/// let text = llm.generate("The mill grinds", &Generate::default().max_tokens(8))?.text()?;
+/// // Greedy, and so the same again.
+/// assert_eq!(text, llm.generate("The mill grinds", &Generate::default().max_tokens(8))?.text()?);
+/// # Ok::<(), gristmill::Error>(())
+/// ```
 pub struct Llm {
     engine: Engine,
     tokenizer: Arc<Tokenizer>,

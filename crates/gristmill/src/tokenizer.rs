@@ -13,7 +13,10 @@ use crate::error::Error;
 pub fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
     match checkpoint.gguf() {
         Some(metadata) => {
-            let vocab = vocab(metadata).map_err(|e| Error::NoTokenizer(e.to_string()))?;
+            let vocab = vocab(metadata);
+            let vocab = vocab.map_err(|e| {
+                Error::NoTokenizer(format!("{e}; choose a file with a tokenizer, or convert the model again"))
+            })?;
             Ok(Tokenizer::from_gguf(vocab)?)
         }
         None => from_folder(checkpoint),

@@ -156,3 +156,30 @@ fn threads_are_limited_by_the_processors() {
     let processors = std::thread::available_parallelism().unwrap();
     assert!(error.to_string().contains(&format!("{processors} here")), "{error}");
 }
+
+/// A sampler that is asked once a token, on the host or beside others, answers the same; asking for probabilities changes
+/// nothing.
+#[test]
+fn samplers_of_ones_own_and_probabilities_leave_answers_as_they_are() {
+    use gristmill::sampling::{Draw, Seen};
+    let mut llm = load(&LoadOptions::default().max_sequences(2));
+    let plain = Generate { ignore_end: true, ..Generate::default() }.max_tokens(12).temperature(0.9).seed(5);
+    let ids = |llm: &mut Llm, options: &Generate| -> Vec<u32> {
+        let mut generation = llm.generate("The mill", options).unwrap();
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        generation.generated().iter().map(|token| token.id).collect()
+    };
+    let want = ids(&mut llm, &plain);
+    assert_eq!(ids(&mut llm, &plain.clone().logprobs(5)), want);
+    let same = plain.clone().sampler(|| |_: &mut [f32], _: &Seen<'_>| Ok(Draw::Policy));
+    assert_eq!(ids(&mut llm, &same), want);
+    let counted = plain.sampler(|| {
+        let mut asked = 0;
+        move |_: &mut [f32], seen: &Seen<'_>| {
+            asked += 1;
+            assert_eq!(seen.tokens.len(), seen.prompt + asked - 1);
+            Ok(Draw::Token(asked as u32 + 10))
+        }
+    });
+    assert_eq!(ids(&mut llm, &counted), (11..23).collect::<Vec<u32>>());
+}

@@ -4,9 +4,12 @@ use graph::Diagnostics;
 
 /// Why a model cannot be opened or recorded.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ModelError {
     /// No family is registered for the architecture.
-    #[error("the checkpoint's architecture is {found}; the known ones are {known}")]
+    #[error(
+        "the checkpoint's architecture is {found}, which this version cannot run; choose a model of one of these: {known}"
+    )]
     UnknownArchitecture {
         /// The key and what it says.
         found: String,
@@ -14,7 +17,9 @@ pub enum ModelError {
         known: String,
     },
     /// A hyper-parameter is missing that has no default.
-    #[error("the hyper-parameter `{key}` is missing (it should hold {expected})")]
+    #[error(
+        "the hyper-parameter `{key}` is missing (it should hold {expected}): fetch the model again, or convert it again"
+    )]
     MissingKey {
         /// The key of the container.
         key: String,
@@ -22,7 +27,9 @@ pub enum ModelError {
         expected: &'static str,
     },
     /// A hyper-parameter holds what it cannot mean.
-    #[error("the hyper-parameter `{key}` is {found}, it should be {expected}")]
+    #[error(
+        "the hyper-parameter `{key}` is {found}, it should be {expected}: fetch the model again, or convert it again"
+    )]
     BadValue {
         /// The key of the container.
         key: String,
@@ -32,7 +39,9 @@ pub enum ModelError {
         expected: String,
     },
     /// A hyper-parameter has a legal value for which there is no code.
-    #[error("the hyper-parameter `{key}` is {found}, which is not implemented ({implemented})")]
+    #[error(
+        "the hyper-parameter `{key}` is {found}, which is not implemented ({implemented}); choose another model"
+    )]
     Unsupported {
         /// The key of the container.
         key: String,
@@ -44,7 +53,8 @@ pub enum ModelError {
     /// Hyper-parameters that the family's code does not know. Computing without them could be wrong, so they are not
     /// skipped.
     #[error(
-        "{architecture} does not know these hyper-parameters, whose meaning might change the results: {}",
+        "{architecture} does not know these hyper-parameters, whose meaning might change the results: {}; choose another \
+         model, or a later version of this program",
         list(.keys)
     )]
     UnknownKeys {
@@ -54,7 +64,7 @@ pub enum ModelError {
         keys: Vec<String>,
     },
     /// Tensors are missing, do not fit, or have no place in the model.
-    #[error("the checkpoint's tensors do not fit its hyper-parameters:{}", lines(.0))]
+    #[error("{}:{}", unfit(.0), lines(.0))]
     Tensors(Vec<TensorProblem>),
     /// A graph that another model recorded.
     #[error("the graph's weight `{name}` is not one of this model")]
@@ -69,6 +79,7 @@ pub enum ModelError {
 
 /// What is wrong with one tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TensorProblem {
     /// It is not there.
     #[error("{name} is missing, expected shape {expected:?}")]
@@ -104,6 +115,29 @@ pub enum TensorProblem {
         /// Its shape.
         found: Vec<usize>,
     },
+}
+
+impl TensorProblem {
+    /// The tensor's name in the container.
+    pub fn name(&self) -> &str {
+        match self {
+            TensorProblem::Missing { name, .. }
+            | TensorProblem::Shape { name, .. }
+            | TensorProblem::Type { name, .. }
+            | TensorProblem::Unused { name, .. } => name,
+        }
+    }
+}
+
+/// What the problems come to, and what to do.
+fn unfit(problems: &[TensorProblem]) -> &'static str {
+    match problems.iter().all(|problem| matches!(problem, TensorProblem::Type { .. })) {
+        true => "types of tensors are not supported; choose another file of the model",
+        false => {
+            "the checkpoint's tensors do not fit its hyper-parameters; fetch both again from one version of the model, or \
+             convert it again"
+        }
+    }
 }
 
 fn list(items: &[String]) -> String {

@@ -130,7 +130,7 @@ impl Model {
         let (architecture, keys, read) = registry::find(&checkpoint)?;
         let config = Config { keys, checkpoint: &checkpoint, used: Default::default() };
         let (decoder, family) = read(&config)?;
-        let used = config.used.into_inner();
+        let mut used = config.used.into_inner();
         config.keys.finish(architecture)?;
 
         let known = HashMap::new();
@@ -138,6 +138,8 @@ impl Model {
         let step = Step::new(&decoder, &checkpoint, &known, limits, DType::F32);
         let (graph, notes) = record(step, &*family, false);
         let Notes { weights, mut problems, kv, rings, position_limit } = notes;
+        // Those with a problem of their own have a place.
+        used.extend(problems.iter().map(|problem| problem.name().to_owned()));
         problems.extend(left_over(&checkpoint, &weights, used));
         if !problems.is_empty() {
             return Err(ModelError::Tensors(problems));

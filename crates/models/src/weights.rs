@@ -148,8 +148,8 @@ impl Weight {
 fn check(checkpoint: &Checkpoint, name: &str, dims: &[usize]) -> Result<DType, TensorProblem> {
     let entry = checkpoint.tensor(name).map_err(|e| match e {
         TensorError::Missing { name } => TensorProblem::Missing { name, expected: dims.to_vec() },
-        TensorError::Unsupported { .. } => {
-            TensorProblem::Type { name: name.to_owned(), problem: e.to_string() }
+        TensorError::Unsupported { name, type_name } => {
+            TensorProblem::Type { name, problem: format!("is stored as {type_name}, which is not supported") }
         }
     })?;
     let squeezed = |d: &[usize]| match d {

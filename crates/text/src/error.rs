@@ -2,16 +2,18 @@
 
 /// Why a tokenizer could not be made, or a text not be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenizerError {
     /// `tokenizer.ggml.model` names an algorithm this crate does not have.
     #[error(
         "tokenizer model `{0}` (tokenizer.ggml.model) is not supported \
-         (supported: gpt2, llama, gemma4, bert, t5, rwkv, whitespace)"
+         (supported: gpt2, llama, gemma4, bert, t5, rwkv, whitespace); choose another model"
     )]
     UnknownModel(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer this crate does not have.
     #[error(
-        "pre-tokenizer `{name}` (tokenizer.ggml.pre) is not known; another would give wrong ids (known: {known})"
+        "pre-tokenizer `{name}` (tokenizer.ggml.pre) is not known; another would give wrong ids (known: {known}); convert the model again \
+         with a current converter, or choose another"
     )]
     UnknownPreTokenizer {
         /// What the file says.
@@ -23,10 +25,10 @@ pub enum TokenizerError {
     #[error("the file has no tokenizer.ggml.pre, so how text is split is unknown; convert the model again")]
     MissingPreTokenizer,
     /// The vocabulary contradicts itself.
-    #[error("tokenizer vocabulary: {0}")]
+    #[error("tokenizer vocabulary: {0}; fetch the model again, or convert it again")]
     BadVocab(String),
     /// `tokenizer.json` or `tokenizer_config.json` could not be understood.
-    #[error("{file}: {message}")]
+    #[error("{file}: {message}; fetch it again from where the model came")]
     BadJson {
         /// Which file.
         file: &'static str,
@@ -64,29 +66,36 @@ pub enum TokenizerError {
 
 /// Why a chat template could not be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TemplateError {
     /// The model carries no chat template.
-    #[error("the model has no chat template; use a plain prompt or give a template")]
+    #[error("the model has no chat template; give a plain prompt, or a template")]
     Missing,
     /// The template does not parse.
-    #[error("chat template does not parse: {0}")]
+    #[error("chat template does not parse: {0}; fetch the model again, or give a plain prompt")]
     Syntax(String),
     /// The template itself refused the conversation through `raise_exception`.
-    #[error("the chat template refuses this conversation: {0}")]
+    #[error(
+        "the chat template refuses this conversation: {0}; change the messages as it says, or give a plain prompt"
+    )]
     Raised(String),
     /// The template ran out of its work budget.
-    #[error("the chat template used up its work limit of {fuel} steps")]
+    #[error(
+        "the chat template used up its work limit of {fuel} steps; shorten the conversation, or give a plain prompt"
+    )]
     OutOfFuel {
         /// The limit that was set.
         fuel: u64,
     },
     /// The rendered text passed the size limit.
-    #[error("the chat template wrote more than {limit} bytes")]
+    #[error(
+        "the chat template wrote more than {limit} bytes; shorten the conversation, or give a plain prompt"
+    )]
     TooLarge {
         /// The limit that was set, in bytes.
         limit: usize,
     },
     /// Rendering failed in another way.
-    #[error("chat template failed: {0}")]
+    #[error("chat template failed: {0}; give a plain prompt")]
     Render(String),
 }

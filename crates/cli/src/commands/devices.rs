@@ -111,7 +111,8 @@ fn print_gpu(out: &mut impl Write, index: usize, adapter: &AdapterInfo) -> Resul
     line("name", &adapter.name)?;
     line("API", &adapter.api)?;
     line("driver", &adapter.driver)?;
-    line("kind", adapter.kind)?;
+    let software = "software: a driver that computes on the CPU; slower than --device cpu";
+    line("kind", if adapter.kind == "software" { software } else { adapter.kind })?;
     line("memory", &size(adapter.memory))?;
     line("features", &features)?;
     let (least, most) = adapter.subgroups;

@@ -1,19 +1,18 @@
 //! `gristmill perplexity`: how well a model predicts a text.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use gristmill::sampling::negative_log_likelihood;
-use gristmill::{ByteSize, EncodeOptions, score, tokenizer_of};
+use gristmill::{EncodeOptions, score, tokenizer_of};
 use serde_json::json;
 
 use crate::args::{LoadArgs, within};
 use crate::output::results;
-use crate::resolve::{describe, load};
+use crate::resolve::{at, describe, load};
 
 /// The most text that is read, in bytes. All of it becomes tokens, although only the first are scored: no tokenizer
 /// promises that the beginning of a text has the first tokens of the whole, and some take up to 140 times the size of the
@@ -46,9 +45,9 @@ fn limit(text: &str) -> Result<usize, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
-    let text = read_text(&args.file)?;
+    let text = super::text_file(&args.file, "the text", MOST_TEXT)?;
     let (path, checkpoint) = args.load.model.open()?;
-    let tokenizer = tokenizer_of(&checkpoint)?;
+    let tokenizer = tokenizer_of(&checkpoint).map_err(|error| at(&path, error))?;
     let mut ids = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
     ids.truncate(args.ids_limit);
     if ids.len() < 2 {
@@ -104,26 +103,4 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         writeln!(out, "ppl {ppl:.4}  nll {mean:.6}  tokens {tokens} ({} scored)", targets.len())?;
     }
     Ok(())
-}
-
-/// The text of a file.
-fn read_text(path: &Path) -> Result<String> {
-    let cannot = || format!("the text {} cannot be read", path.display());
-    let mut bytes = vec![];
-    let file = File::open(path).with_context(cannot)?;
-    file.take(MOST_TEXT + 1).read_to_end(&mut bytes).with_context(cannot)?;
-    if bytes.len() as u64 > MOST_TEXT {
-        bail!(
-            "{} has more than the {} of text that are read: score a file with the beginning of it",
-            path.display(),
-            ByteSize(MOST_TEXT)
-        );
-    }
-    String::from_utf8(bytes).map_err(|e| {
-        let at = e.utf8_error().valid_up_to();
-        anyhow!(
-            "{} is no text in UTF-8: its byte {at} begins no character; convert it to UTF-8 first",
-            path.display()
-        )
-    })
 }

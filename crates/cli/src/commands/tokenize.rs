@@ -8,6 +8,7 @@ use gristmill::{EncodeOptions, tokenizer_of};
 
 use crate::args::ModelArgs;
 use crate::output::results;
+use crate::resolve::at;
 
 /// Turn text into tokens
 #[derive(Args, Debug)]
@@ -31,8 +32,8 @@ pub(crate) struct TokenizeArgs {
 /// Runs the command.
 pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
     let text = super::text_argument(args.text.clone(), "the text")?;
-    let (_, checkpoint) = args.model.open()?;
-    let tokenizer = tokenizer_of(&checkpoint)?;
+    let (path, checkpoint) = args.model.open()?;
+    let tokenizer = tokenizer_of(&checkpoint).map_err(|error| at(&path, error))?;
     let options = EncodeOptions { add_special: !args.no_add_special, parse_special: !args.no_parse_special };
     let ids = tokenizer.encode(&text, options)?;
     let mut out = std::io::BufWriter::new(results());

@@ -19,6 +19,23 @@ fn devices_are_listed() {
     }
 }
 
+/// Nobody takes a driver that computes on the CPU for a GPU.
+#[test]
+fn a_gpu_in_software_is_called_so() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let listed: serde_json::Value = serde_json::from_str(&ok(&["devices", "--json"])).unwrap();
+    let all = ok(&["devices"]);
+    for gpu in &listed.as_array().unwrap()[1..] {
+        let device = gpu["device"].as_str().unwrap();
+        let software = gpu["kind"] == "software";
+        let block = all.split(&format!("\n{device}\n")).nth(1).unwrap().split("\n\n").next().unwrap();
+        assert_eq!(block.contains("a driver that computes on the CPU"), software, "{block}");
+        let output = gristmill(&["run", "-m", &model, "--device", device, "-n", "1", "Hello"]);
+        let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(notes.contains("in software"), software, "{notes}");
+    }
+}
+
 #[test]
 fn the_gpu_answers_as_the_cpu_does() {
     let model = tests("goldens-gguf/llama.gguf");

@@ -5,7 +5,10 @@
 //! over the whole vocabulary, whatever its size, and orders tokens by logit, highest first, then by id, lowest first.
 //! The draw comes from [`graph::Stream`], keyed by seed and token index, so it does not depend on what else ran. Weights
 //! are integers ([`tensor::sampling`]), so a device that draws ([`tensor::Op::Sample`]) draws the same token.
+//!
+//! A [`CustomSampler`] sees a row before all of this and may settle the token itself.
 
+mod custom;
 mod history;
 mod likelihood;
 mod options;
@@ -13,12 +16,14 @@ mod sampler;
 
 use thiserror::Error;
 
+pub use custom::{CustomSampler, CustomSampling, Draw, Seen};
 pub use likelihood::negative_log_likelihood;
 pub use options::{SamplingOptions, Stage};
 pub use sampler::{Candidate, Logprobs, Sampled, Sampler};
 
 /// Why sampling options or a row of logits were refused.
 #[derive(Clone, PartialEq, Debug, Error)]
+#[non_exhaustive]
 pub enum SamplingError {
     /// An option is outside its range.
     #[error("{option} is {value}: {expected}")]
@@ -66,6 +71,9 @@ pub enum SamplingError {
         /// The first such token.
         id: u32,
     },
+    /// The caller's own sampler refused to go on, or gave what cannot be used.
+    #[error("the custom sampler: {0}")]
+    Custom(String),
     /// Every token is at negative infinity.
     #[error("no token is left to sample: every logit is -inf or forbidden by bias")]
     NothingLeft,

@@ -1,6 +1,6 @@
 //! The sampling policy a caller asks for, and what is refused.
 
-use super::SamplingError;
+use super::{CustomSampling, SamplingError};
 
 /// A step between penalties and draw. Each sees what the one before it kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,6 +23,8 @@ impl Stage {
 }
 
 /// A sampling policy. The default is greedy: temperature 0 and nothing else.
+///
+/// Write values of it with `..Default::default()`: fields will be added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SamplingOptions {
     /// 0 takes the highest logit (lowest id on a tie); else at least [`SamplingOptions::MIN_TEMPERATURE`].
@@ -50,6 +52,9 @@ pub struct SamplingOptions {
     /// Report the log-probability of the sampled token and of this many of the most probable, in the distribution of
     /// the logits as given; `None` reports none.
     pub logprobs: Option<usize>,
+    /// A sampler of the caller's own, which sees each row before bias and penalties; it then draws the token itself, or
+    /// leaves that to the policy above.
+    pub custom: Option<CustomSampling>,
 }
 
 impl Default for SamplingOptions {
@@ -67,6 +72,7 @@ impl Default for SamplingOptions {
             seed: None,
             stages: Stage::TRANSFORMERS,
             logprobs: None,
+            custom: None,
         }
     }
 }

@@ -3,14 +3,16 @@
 use graph::Stream;
 use tensor::sampling::{Candidates, Policy, Ranked, least_weight, select, share, sharpness};
 
+use super::custom::{Custom, Draw};
 use super::history::History;
 use super::likelihood::log_normaliser;
 use super::{SamplingError, SamplingOptions, Stage};
 
 /// Samples one sequence. Holds the history its penalties need; draws are a function of seed and token index alone.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Sampler {
     options: SamplingOptions,
+    custom: Option<Custom>,
     vocab: usize,
     stream: Stream,
     history: History,
@@ -24,6 +26,7 @@ pub struct Sampler {
 
 /// The outcome of one draw.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Sampled {
     /// The token.
     pub id: u32,
@@ -34,6 +37,7 @@ pub struct Sampled {
 /// Natural logarithms of probabilities in the distribution of the logits as given: before bias, penalties and
 /// temperature. A token at -inf there has -inf here.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Logprobs {
     /// Of the sampled token.
     pub sampled: f32,
@@ -62,6 +66,7 @@ impl Sampler {
             vocab,
             stream: Stream::new(options.seed.unwrap_or(entropy)),
             history: History::new(options.penalty_last_n),
+            custom: options.custom.as_ref().map(Custom::new),
             options,
             candidates: Candidates::default(),
             top: Vec::new(),
@@ -92,6 +97,9 @@ impl Sampler {
         if self.options.penalises() {
             self.history.push(id, output);
         }
+        if let Some(custom) = &mut self.custom {
+            custom.push(id, output);
+        }
         Ok(())
     }
 
@@ -106,17 +114,33 @@ impl Sampler {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        let best = self.prepare(logits)?;
-        let id = if self.options.temperature == 0.0 {
-            best.id()
-        } else {
-            let sharpness = self.truncate(best, admitted(logits));
-            self.candidates.draw(self.stream.word(token_index), sharpness).unwrap_or(best.id())
+        let id = match self.ask_custom(logits, token_index)? {
+            Draw::Token(id) => id,
+            Draw::Policy => {
+                let best = self.prepare(logits)?;
+                if self.options.temperature == 0.0 {
+                    best.id()
+                } else {
+                    let sharpness = self.truncate(best, admitted(logits));
+                    self.candidates.draw(self.stream.word(token_index), sharpness).unwrap_or(best.id())
+                }
+            }
         };
         Ok(Sampled { id, logprobs: self.options.logprobs.map(|n| self.logprobs(id, n)) })
     }
 
-    /// The distribution [`Sampler::sample`] would draw from, in order of id.
+    /// What the caller's own sampler says of a row that is fit to be seen; without one, that the policy draws.
+    fn ask_custom(&mut self, logits: &mut [f32], token_index: u64) -> Result<Draw, SamplingError> {
+        let Some(custom) = &mut self.custom else { return Ok(Draw::Policy) };
+        check_row(logits, self.vocab)?;
+        let draw = custom.sample(logits, self.stream.word(token_index))?;
+        if let Some(id) = unusable(logits) {
+            return Err(SamplingError::Custom(format!("it made the logit of token {id} NaN or +inf")));
+        }
+        Ok(draw)
+    }
+
+    /// The distribution the policy would draw from, in order of id, which a custom sampler has no say in.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -132,12 +156,7 @@ impl Sampler {
 
     /// Checks the row, applies bias and penalties to it, and finds the first of the admitted tokens.
     fn prepare(&self, logits: &mut [f32]) -> Result<Ranked, SamplingError> {
-        if logits.len() != self.vocab {
-            return Err(SamplingError::LogitCount { got: logits.len(), vocab: self.vocab });
-        }
-        if let Some(id) = unusable(logits) {
-            return Err(SamplingError::Logit { id });
-        }
+        check_row(logits, self.vocab)?;
         for &(id, bias) in &self.options.logit_bias {
             let logit = &mut logits[id as usize];
             *logit += bias;
@@ -180,7 +199,8 @@ impl Sampler {
         sharpness
     }
 
-    /// Whether [`tensor::Op::Sample`] is this policy, so that a device can draw: no history, bias or log-probabilities, and
+    /// Whether [`tensor::Op::Sample`] is this policy, so that a device can draw: no history, bias, log-probabilities or custom
+    /// sampler, and
     /// stages in an order that comes to the op's. The request's own options alone decide.
     pub(crate) fn fits_device(&self) -> bool {
         let o = &self.options;
@@ -192,7 +212,8 @@ impl Sampler {
             Stage::MinP => (o.min_p > 0.0).then_some(2),
         });
         let in_order = o.temperature == 0.0 || active.is_sorted();
-        in_order && !o.penalises() && o.logit_bias.is_empty() && o.logprobs.is_none()
+        let plain = o.logit_bias.is_empty() && o.logprobs.is_none() && o.custom.is_none();
+        in_order && !o.penalises() && plain
     }
 
     /// What the device is to do for the token at `token_index`.
@@ -221,6 +242,14 @@ impl Sampler {
             top: self.top.iter().map(|token| (token.id(), logprob(token.logit()))).collect(),
         }
     }
+}
+
+/// Refuses a row of the wrong length or with a logit that no probability can be made of.
+fn check_row(logits: &[f32], vocab: usize) -> Result<(), SamplingError> {
+    if logits.len() != vocab {
+        return Err(SamplingError::LogitCount { got: logits.len(), vocab });
+    }
+    unusable(logits).map_or(Ok(()), |id| Err(SamplingError::Logit { id }))
 }
 
 /// The first logit that no probability can be made of.

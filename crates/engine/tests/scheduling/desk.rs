@@ -142,6 +142,7 @@ impl Desk {
                 Event::Hidden { .. } => {}
                 Event::Finished { reason, .. } => answer.end = Some(Ok(reason)),
                 Event::Failed { error, .. } => answer.end = Some(Err(error)),
+                other => panic!("an event that is not expected: {other:?}"),
             }
             if answer.end.is_some() {
                 self.ended.push(id);

@@ -5,6 +5,7 @@ use super::metadata::MetaError;
 /// Why bytes are not a GGUF file this crate reads. Offsets and sizes are in bytes from the start of the file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say
+#[non_exhaustive]
 pub enum GgufError {
     /// Another kind of file.
     #[error("not a GGUF file: it begins with \"{}\" instead of \"GGUF\"", .found.escape_ascii())]
@@ -51,6 +52,12 @@ pub enum GgufError {
          join them first (llama-gguf-split --merge)"
     )]
     Split { count: u64 },
+    /// Parts of a model, one behind the other.
+    #[error(
+        "several GGUF files in one, as `cat` joins them, of which only the first can be read: fetch the parts again and \
+         join them with llama-gguf-split --merge"
+    )]
+    Joined,
     /// Two tensors of one name.
     #[error("tensor {tensor:?} occurs twice")]
     DuplicateTensor { tensor: String },
@@ -86,4 +93,42 @@ pub enum GgufError {
     /// Two tensors share bytes.
     #[error("tensors {first:?} and {second:?} overlap")]
     Overlap { first: String, second: String },
+}
+
+impl GgufError {
+    /// What to do about it, as the end of a sentence.
+    pub(crate) fn advice(&self) -> &'static str {
+        const WHOLE: &str = "; the download may not have finished: fetch the file again and compare its size or checksum \
+                             with those at its source";
+        const WRITTEN: &str =
+            "; the file is damaged or was written wrongly: fetch it again, or convert the model again";
+        match self {
+            GgufError::Magic { .. } => "; give a GGUF file, or the folder of a Hugging Face checkpoint",
+            GgufError::Version(1) => "; convert the model again with a current converter",
+            GgufError::Version(_) | GgufError::UnknownType { .. } => {
+                "; the file is damaged, or newer than this program: fetch it again, or choose another file of the model"
+            }
+            GgufError::Truncated { .. } | GgufError::Count { .. } | GgufError::OutsideFile { .. } => WHOLE,
+            GgufError::Utf8 { .. }
+            | GgufError::DuplicateKey { .. }
+            | GgufError::ValueType { .. }
+            | GgufError::Bool { .. }
+            | GgufError::Nesting { .. }
+            | GgufError::Meta(_)
+            | GgufError::Alignment(_)
+            | GgufError::DuplicateTensor { .. }
+            | GgufError::Rank { .. }
+            | GgufError::Empty { .. }
+            | GgufError::Overflow { .. }
+            | GgufError::PartialBlock { .. }
+            | GgufError::Misaligned { .. }
+            | GgufError::Overlap { .. } => WRITTEN,
+            // They say it themselves.
+            GgufError::BeforeGguf { .. }
+            | GgufError::BigEndian
+            | GgufError::Split { .. }
+            | GgufError::Joined
+            | GgufError::RemovedType { .. } => "",
+        }
+    }
 }

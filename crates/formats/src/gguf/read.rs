@@ -31,10 +31,7 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<Gguf, GgufError> {
     if !alignment.is_power_of_two() {
         return Err(GgufError::Alignment(alignment));
     }
-    match metadata.get("split.count")? {
-        None | Some(0 | 1) => (),
-        Some(count) => return Err(GgufError::Split { count }),
-    }
+    let parts = metadata.get("split.count")?.unwrap_or(1);
 
     // Again, with what the metadata has left.
     let tensor_count = cur.check_count(tensor_count, "tensors", MIN_TENSOR_BYTES, Place::Header)?;
@@ -63,6 +60,15 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<Gguf, GgufError> {
         tensors.insert(name.to_owned(), info);
     }
     check_disjoint(&tensors)?;
+    let end = tensors.values().map(|info: &TensorInfo| info.range.end).max().unwrap_or(data_start);
+    // A file is padded to the alignment, or not.
+    let ends = [Some(end), end.checked_next_multiple_of(alignment as usize)];
+    if ends.into_iter().flatten().any(|end| head.get(end..).is_some_and(|rest| rest.starts_with(b"GGUF"))) {
+        return Err(GgufError::Joined);
+    }
+    if parts > 1 {
+        return Err(GgufError::Split { count: parts });
+    }
     Ok(Gguf { version, alignment, metadata, tensors })
 }
 

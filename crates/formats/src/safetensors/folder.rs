@@ -41,6 +41,7 @@ impl HfFile {
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say
+#[non_exhaustive]
 pub enum FolderError {
     /// The system refused.
     #[error("{}: {source}", .path.display())]
@@ -55,10 +56,10 @@ pub enum FolderError {
     #[error("{} has neither {SINGLE} nor {INDEX}: fetch them into the folder{hint}", .dir.display())]
     NoWeights { dir: PathBuf, hint: String },
     /// A JSON file is not one.
-    #[error("{}: {message}", .path.display())]
+    #[error("{}: {message}; fetch it again from where the model came", .path.display())]
     Json { path: PathBuf, message: String },
     /// A weights file is damaged.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {source}; fetch it again and compare its size or checksum with those at its source", .path.display())]
     Safetensors { path: PathBuf, source: SafetensorsError },
     /// Files that the index lists are not there.
     #[error("{}", missing_shards(.index, .dir, .missing, *.listed, .others))]
@@ -77,10 +78,10 @@ pub enum FolderError {
     #[error("{} lists no tensors: fetch it again from where the model came", .path.display())]
     NoTensors { path: PathBuf },
     /// The index names a file that is not plainly inside the folder.
-    #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which is not a path inside the folder", .path.display())]
+    #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which is not a path inside the folder; fetch the index again", .path.display())]
     Escape { path: PathBuf, tensor: String, file: String },
     /// The index names a tensor that its file does not have.
-    #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which does not have it", .path.display())]
+    #[error("{}: tensor {tensor:?} is said to lie in {file:?}, which does not have it; fetch both again, from one version of the model", .path.display())]
     NotInShard { path: PathBuf, tensor: String, file: String },
 }
 
@@ -105,7 +106,11 @@ impl HfFolder {
     /// When a needed file is missing, unreadable or damaged; see [`FolderError`].
     pub fn open(dir: &Path) -> Result<Self, FolderError> {
         let Some(config) = read_json(&dir.join(CONFIG))? else {
-            return Err(FolderError::NoConfig { dir: dir.to_owned(), hint: hint(dir) });
+            let hint = match hint(dir) {
+                hint if hint.is_empty() => "; fetch them into it, or give another path".to_owned(),
+                hint => hint,
+            };
+            return Err(FolderError::NoConfig { dir: dir.to_owned(), hint });
         };
         let single = dir.join(SINGLE);
         if let Some(file) = open_shard(&single)? {

@@ -162,6 +162,12 @@ const MUTATIONS: &[Mutation] = &[
         "tensor \"a\" needs 32 bytes at 0 of the data section, which has 0: the file is truncated or damaged",
     ),
     (
+        "joined",
+        |f| f.data.extend(b"GGUF\x03\0\0\0"),
+        "several GGUF files in one, as `cat` joins them, of which only the first can be read: fetch the parts again and \
+         join them with llama-gguf-split --merge",
+    ),
+    (
         "split",
         |f| f.set("split.count", 2, 3u16.to_le_bytes().to_vec()),
         "one of 3 parts of a split GGUF file (split.count): parts cannot be read yet; \

@@ -1,17 +1,22 @@
 //! `gristmill inspect`: what is in a model's files.
 
+mod graph;
+mod json;
+
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
-use gristmill::parts::formats::gguf::{Array, Value as MetaValue};
+use gristmill::parts::formats::gguf::Value as MetaValue;
 use gristmill::{
     ByteSize, CacheSize, Checkpoint, Container, EngineError, Error, Model, ModelInfo, open_devices,
 };
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use self::graph::GraphForm;
+use self::json::{print_json, to_json};
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs};
 use crate::output::results;
 use crate::resolve::{engine_options, precision_name};
@@ -19,12 +24,21 @@ use crate::resolve::{engine_options, precision_name};
 /// Arrays of metadata longer than this are shown by type and length: vocabularies fill screens.
 const LONG: usize = 8;
 
-/// Describe a model: hyper-parameters, metadata, tensors, memory
+/// Describe a model: hyper-parameters, memory, metadata, tensors, graph
+///
+/// Of memory it tells what running the model would take on --device with --precision and --context. The graph is the one that
+/// the model is recorded as, before a device fuses its operations; layers that are alike are shown once.
 #[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
-    /// Print a JSON object; metadata arrays of more than 8 elements appear as their type and length
-    #[arg(long)]
+    /// Print a JSON object, the graph included; metadata arrays of more than 8 elements appear as their type and length
+    #[arg(long, conflicts_with = "graph")]
     json: bool,
+    /// Print the recorded graph instead
+    #[arg(long, value_name = "FORM")]
+    graph: Option<GraphForm>,
+    /// Write the graph to this file instead of standard output
+    #[arg(short, long, value_name = "FILE", requires = "graph")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -40,14 +54,22 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let (path, checkpoint) = args.model.open()?;
     // A file whose architecture is not known is still worth a look.
     let model = Model::open(checkpoint.clone()).map_err(|e| e.to_string());
+    if let Some(form) = args.graph {
+        return match &model {
+            Ok(model) => graph::print(&graph::chart(model, args)?, form, args.output.as_deref()),
+            Err(problem) => bail!("{}: a model that cannot be run has no graph: {problem}", path.display()),
+        };
+    }
     let memory = match &model {
         Ok(model) => Some(memory(args, model.info(), &checkpoint)?),
         Err(_) => None,
     };
-    let model = model.as_ref().map(Model::info).map_err(String::as_str);
-    match args.json {
-        true => print_json(&path, &checkpoint, model, memory),
-        false => print_text(&path, &checkpoint, model, memory),
+    if args.json {
+        let graph = model.as_ref().ok().map(|model| graph::chart(model, args)).transpose()?;
+        let model = model.as_ref().map(Model::info).map_err(String::as_str);
+        print_json(&path, &checkpoint, model, memory, graph.as_ref())
+    } else {
+        print_text(&path, &checkpoint, model.as_ref().map(Model::info).map_err(String::as_str), memory)
     }
 }
 
@@ -80,12 +102,22 @@ fn container(checkpoint: &Checkpoint) -> &'static str {
     }
 }
 
-/// Stored bytes by element type.
-fn types(checkpoint: &Checkpoint) -> BTreeMap<&str, (usize, u64)> {
-    let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+/// What is stored in one element type.
+#[derive(Clone, Copy, Default)]
+struct Stored {
+    tensors: usize,
+    elements: u64,
+    bytes: u64,
+}
+
+/// What is stored, by element type.
+fn types(checkpoint: &Checkpoint) -> BTreeMap<&str, Stored> {
+    let mut types: BTreeMap<&str, Stored> = BTreeMap::new();
     for t in checkpoint.tensors() {
-        let entry = types.entry(t.type_name).or_default();
-        *entry = (entry.0 + 1, entry.1 + t.bytes as u64);
+        let stored = types.entry(t.type_name).or_default();
+        stored.tensors += 1;
+        stored.elements += t.shape.iter().map(|n| *n as u64).product::<u64>();
+        stored.bytes += t.bytes as u64;
     }
     types
 }
@@ -141,8 +173,13 @@ fn print_text(
         }
     }
     writeln!(out, "\ntypes")?;
-    for (name, (tensors, size)) in types(checkpoint) {
-        writeln!(out, "  {name:<8} {tensors:>5} tensors  {:>11}", ByteSize(size))?;
+    for (name, Stored { tensors, elements, bytes }) in types(checkpoint) {
+        let bits = 8.0 * bytes as f64 / elements.max(1) as f64;
+        let size = ByteSize(bytes);
+        writeln!(
+            out,
+            "  {name:<8} {tensors:>5} tensors  {elements:>13} weights  {size:>11}  {bits:>5.2} bits each"
+        )?;
     }
     writeln!(out, "\ntensors")?;
     for t in checkpoint.tensors() {
@@ -191,124 +228,6 @@ fn describe(out: &mut impl Write, info: &ModelInfo) -> Result<()> {
     Ok(())
 }
 
-fn print_json(
-    path: &Path,
-    checkpoint: &Checkpoint,
-    model: Result<&ModelInfo, &str>,
-    memory: Option<Memory>,
-) -> Result<()> {
-    let metadata = match checkpoint.gguf() {
-        Some(metadata) => Value::Object(metadata.iter().map(|(k, v)| (k.to_owned(), to_json(v))).collect()),
-        None => checkpoint.config().cloned().unwrap_or_default(),
-    };
-    let tensors: Vec<Value> = checkpoint
-        .tensors()
-        .map(|t| {
-            json!({ "name": t.name, "type": t.type_name, "supported": t.dtype.is_some(), "shape": t.shape, "bytes": t.bytes })
-        })
-        .collect();
-    let types: Map<String, Value> = types(checkpoint)
-        .into_iter()
-        .map(|(name, (tensors, bytes))| (name.to_owned(), json!({ "tensors": tensors, "bytes": bytes })))
-        .collect();
-    let (info, problem) = match model {
-        Ok(info) => (Some(info_json(info)), None),
-        Err(problem) => (None, Some(problem)),
-    };
-    let memory = memory.map(|m| {
-        let (cache, problem) = match m.cache {
-            Ok(size) => (Some(size), None),
-            Err(problem) => (None, Some(problem)),
-        };
-        json!({
-            "precision": m.precision,
-            "weight_bytes": m.weights,
-            "context": cache.map(|c| c.context),
-            "cache_bytes": cache.map(|c| c.bytes()),
-            "bytes_per_token": cache.map(|c| c.bytes_per_token),
-            "bytes_per_state": cache.map(|c| c.bytes_per_slot),
-            "problem": problem,
-        })
-    });
-    let all = json!({
-        "path": path.display().to_string(),
-        "container": container(checkpoint),
-        "file_bytes": checkpoint.file_bytes(),
-        "model": info,
-        "problem": problem,
-        "memory": memory,
-        "metadata": metadata,
-        "types": types,
-        "tensors": tensors,
-    });
-    let mut out = std::io::BufWriter::new(results());
-    serde_json::to_writer_pretty(&mut out, &all)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(())
-}
-
-fn info_json(info: &ModelInfo) -> Value {
-    json!({
-        "name": info.name,
-        "architecture": info.architecture,
-        "parameters": info.parameters,
-        "layers": info.layers,
-        "hidden": info.hidden,
-        "vocab": info.vocab,
-        "context": info.context,
-        "position_limit": info.position_limit,
-        "kv_layers": info.kv.len(),
-        "recurrent_layers": info.rings.len(),
-        "tied_embedding": info.tied_embedding,
-        "quantised": info.quantised,
-    })
-}
-
-fn to_json(value: &MetaValue) -> Value {
-    match value {
-        MetaValue::U8(x) => json!(x),
-        MetaValue::I8(x) => json!(x),
-        MetaValue::U16(x) => json!(x),
-        MetaValue::I16(x) => json!(x),
-        MetaValue::U32(x) => json!(x),
-        MetaValue::I32(x) => json!(x),
-        MetaValue::U64(x) => json!(x),
-        MetaValue::I64(x) => json!(x),
-        MetaValue::F32(x) => json!(shortest(*x)),
-        MetaValue::F64(x) => json!(x),
-        MetaValue::Bool(x) => json!(x),
-        MetaValue::String(x) => json!(x),
-        MetaValue::Array(array) => array_to_json(array),
-    }
-}
-
-fn array_to_json(array: &Array) -> Value {
-    if array.len() > LONG {
-        return json!({ "type": array.type_name(), "length": array.len() });
-    }
-    match array {
-        Array::U8(x) => json!(x),
-        Array::I8(x) => json!(x),
-        Array::U16(x) => json!(x),
-        Array::I16(x) => json!(x),
-        Array::U32(x) => json!(x),
-        Array::I32(x) => json!(x),
-        Array::U64(x) => json!(x),
-        Array::I64(x) => json!(x),
-        Array::F32(x) => x.iter().map(|x| json!(shortest(*x))).collect(),
-        Array::F64(x) => json!(x),
-        Array::Bool(x) => json!(x),
-        Array::String(x) => x.iter().map(Value::from).collect(),
-        Array::Array(x) => x.iter().map(array_to_json).collect(),
-    }
-}
-
-/// The number with the fewest digits that is this f32: JSON numbers are f64, where 0.1f32 has sixteen.
-fn shortest(x: f32) -> f64 {
-    x.to_string().parse().unwrap_or(f64::from(x))
-}
-
 /// The text without line breaks and other control characters.
 fn one_line(text: &str) -> String {
     text.chars()
@@ -332,6 +251,9 @@ fn shape(dims: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gristmill::parts::formats::gguf::Array;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
