@@ -21,6 +21,7 @@ mod tile;
 use crate::isa::{Isa, Kernel, VIRTUAL_LANES};
 use crate::memory::SharedSlice;
 use crate::pack::PackedMatrix;
+use crate::pool::Worker;
 use crate::quant::{ActBlock, BLOCK};
 use codes::{Five, Floats, Four, Signs, Six, Three, Two};
 use format::{
@@ -114,6 +115,16 @@ pub unsafe fn matmul_groups(
     if rows.count > 0 && !groups.is_empty() {
         w.isa().run(Product { w, groups, x, rows, bias, out });
     }
+}
+
+/// The next lane groups of a worker, out of `total` of about `group_bytes` each. All workers of a job call this until it
+/// gives nothing, once between two barriers.
+#[must_use]
+pub fn claim_groups(worker: &Worker<'_>, total: usize, group_bytes: usize) -> Option<Range<usize>> {
+    /// Large enough that claiming is cheap, small enough that workers end together.
+    const CLAIM_BYTES: usize = 64 << 10;
+    let fair = total.div_ceil(worker.count() * 4);
+    worker.claim_near(total, fair.min(CLAIM_BYTES.div_ceil(group_bytes.max(1))).max(1))
 }
 
 /// Decodes one row of a packed matrix: exactly the values of the stored blocks.

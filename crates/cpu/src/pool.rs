@@ -176,6 +176,7 @@ impl Pool {
             failed: AtomicBool::new(false),
             failure: Mutex::default(),
             claims: Default::default(),
+            near: (0..self.shared.threads).map(|_| Padded::default()).collect(),
             running: Padded(AtomicU32::new(self.shared.threads as u32)),
             done: Arc::clone(&done),
         });
@@ -248,6 +249,29 @@ impl Worker<'_> {
         (start < total).then(|| start..total.min(start.saturating_add(chunk)))
     }
 
+    /// As [`Worker::claim`], for work that streams memory: each worker walks a part of its own from front to back, so that
+    /// what it reads next is what it fetches ahead, and then takes chunks of those who are behind. It has a slot of its
+    /// own, for one loop between two barriers.
+    ///
+    /// # Panics
+    /// When `chunk` is 0.
+    #[must_use]
+    pub fn claim_near(&self, total: usize, chunk: usize) -> Option<Range<usize>> {
+        assert!(chunk > 0, "a claim takes at least one index");
+        if self.section.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (units, threads) = (total.div_ceil(chunk), self.section.threads);
+        let phase = u64::from(self.section.phase.value.load(Ordering::Relaxed)) + 1;
+        (0..threads).find_map(|behind| {
+            let owner = (self.index + behind) % threads;
+            let part = units * owner / threads..units * (owner + 1) / threads;
+            let unit = self.section.near[owner].0.take(phase, part.len())?;
+            let start = (part.start + unit) * chunk;
+            Some(start..total.min(start + chunk))
+        })
+    }
+
     /// This worker's fixed part of `0..total`, cut at multiples of `align`: contiguous, in order of index, possibly empty.
     ///
     /// # Panics
@@ -296,6 +320,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Padded<T>(T);
+
+/// How much of a worker's part has been taken: in the low half; in the high one the phase that this is of, so that nobody
+/// has to set it back.
+#[derive(Debug, Default)]
+struct Taken(AtomicU64);
+
+impl Taken {
+    /// The next of `len` in a phase, which is not 0.
+    fn take(&self, phase: u64, len: usize) -> Option<usize> {
+        let next = |now: u64| {
+            let taken = if now >> 32 == phase & 0xffff_ffff { now & 0xffff_ffff } else { 0 };
+            ((taken as usize) < len).then_some(phase << 32 | (taken + 1))
+        };
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        Some(next(before)? as u32 as usize - 1)
+    }
+}
 
 /// How long a wait spins and how often it then yields before it sleeps.
 #[derive(Debug, Clone, Copy)]
@@ -423,6 +464,8 @@ struct Section {
     failed: AtomicBool,
     failure: Mutex<Option<PoolError>>,
     claims: [Padded<AtomicUsize>; CLAIM_SLOTS],
+    /// One for each worker.
+    near: Box<[Padded<Taken>]>,
     running: Padded<AtomicU32>,
     done: Arc<Done>,
 }

@@ -586,7 +586,8 @@ impl Instance for GpuInstance {
         let kernel = |(dispatch, nanos): (&Dispatch, u64)| KernelTime {
             selection: self.plan.steps[dispatch.step].selection,
             nanos,
-            weight_bytes: dispatch.weight_bytes,
+            bytes: dispatch.weight_bytes,
+            products: 0,
         };
         let kernels = self.dispatches.iter().zip(nanos).map(kernel).collect();
         Some(StepProfile { kernels, floor_nanos, host_nanos: self.host_nanos })

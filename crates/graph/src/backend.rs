@@ -158,15 +158,17 @@ pub struct StepProfile {
     pub host_nanos: u64,
 }
 
-/// What one run of a kernel took.
+/// What one run of a kernel took and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelTime {
     /// Which of [`PlanReport::selections`] it is of.
     pub selection: usize,
     /// Nanoseconds on the device.
     pub nanos: u64,
-    /// Bytes of packed weights that it reads.
-    pub weight_bytes: u64,
+    /// Bytes of packed weights and of cached keys and values that it reads; 0 where the device does not count them.
+    pub bytes: u64,
+    /// Multiply-adds of a product; 0 where the device does not count them.
+    pub products: u64,
 }
 
 /// A device being opened anew: see [`Backend::reopen`].

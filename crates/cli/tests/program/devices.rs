@@ -60,36 +60,35 @@ fn a_gpu_that_is_not_there_is_an_error_that_says_what_to_do() {
 #[test]
 fn kernels_are_timed() {
     let model = tests("goldens-gguf/llama.gguf");
-    let bench = [
-        "bench",
-        "-m",
-        &model,
-        "--device",
-        "gpu",
-        "-p",
-        "8",
-        "-n",
-        "4",
-        "-r",
-        "1",
-        "--probe",
-        "1M",
-        "--kernels",
-    ];
-    let table = ok(&bench);
-    assert!(table.contains("GB/s copied") && table.contains("tg4: 4 steps"), "{table}");
-    assert!(table.contains("| matmul_f32 |"), "{table}");
-    let rows: serde_json::Value = serde_json::from_str(&ok(&[&bench[..], &["-o", "json"]].concat())).unwrap();
-    for row in rows.as_array().unwrap() {
-        let kernels = &row["kernels"];
-        let lines = kernels["lines"].as_array().unwrap();
-        let sum = |key: &str| lines.iter().map(|l| l[key].as_u64().unwrap()).sum::<u64>();
-        assert_eq!(sum("calls"), kernels["dispatches"].as_u64().unwrap());
-        // Every matrix is read once in a step of one row; the embedding table only in part.
-        let stored = row["model_size"].as_u64().unwrap();
-        let read = sum("weight_bytes") / kernels["steps"].as_u64().unwrap();
-        assert!((stored / 2..2 * stored).contains(&read), "{read} of {stored} bytes");
-        assert!(row["memory_bytes_per_second"].as_f64() > Some(0.0));
+    for (device, limit, kernel) in
+        [("gpu", "GB/s, read and written", "| matmul_f32 |"), ("cpu", "GOP/s int8", "| matmul_f32/")]
+    {
+        let bench = ["bench", "-m", &model, "--device", device, "--probe", "1M", "--profile"];
+        let bench = [&bench[..], &["-p", "8", "-n", "4", "-r", "1"]].concat();
+        let table = ok(&bench);
+        assert!(table.contains(limit) && table.contains("tg4: 4 steps"), "{table}");
+        assert!(table.contains(kernel), "{table}");
+        let rows: serde_json::Value =
+            serde_json::from_str(&ok(&[&bench[..], &["-o", "json"]].concat())).unwrap();
+        for row in rows.as_array().unwrap() {
+            let kernels = &row["kernels"];
+            let lines = kernels["lines"].as_array().unwrap();
+            let sum = |key: &str| lines.iter().map(|l| l[key].as_u64().unwrap()).sum::<u64>();
+            let steps = kernels["steps"].as_u64().unwrap();
+            assert_eq!(sum("calls"), kernels["dispatches"].as_u64().unwrap());
+            // Every matrix is read once in a step; the embedding table only in part.
+            let stored = row["model_size"].as_u64().unwrap();
+            let read = sum("bytes") / steps;
+            assert!((stored / 2..2 * stored).contains(&read), "{device}: {read} of {stored} bytes");
+            if device == "cpu" {
+                // A multiply-add for each parameter and row, beside attention and less the embedding.
+                let rows = (row["n_prompt"].as_u64().unwrap() + row["n_gen"].as_u64().unwrap()) / steps;
+                let each = row["model_n_params"].as_u64().unwrap() * rows;
+                let products = sum("products") / steps;
+                assert!((each / 2..2 * each).contains(&products), "{products} for {each}");
+            }
+            assert!(row["memory_bytes_per_second"].as_f64() > Some(0.0));
+        }
     }
 }
 

@@ -112,6 +112,7 @@ pub(super) fn compile(
         states,
         graph: graph.clone(),
         steps,
+        profile: options.profile,
         layout,
         weights,
         outputs,
@@ -152,7 +153,8 @@ struct Compiler<'a> {
     /// See [`PlanInner::extents`].
     extents: Option<(usize, usize, Option<usize>)>,
     workers: usize,
-    steps: Vec<Step>,
+    /// Kernels, each with the index of its selection.
+    steps: Vec<(usize, Step)>,
     selections: Vec<Selection>,
 }
 
@@ -179,14 +181,30 @@ impl Compiler<'_> {
     }
 
     fn select(&mut self, node: &Node, kernel: impl Into<String>, reason: impl Into<String>) {
+        self.select_for(node.op.name(), node, kernel, reason);
+    }
+
+    /// Notes the choice for a part of a node's work that has a kernel of its own.
+    fn select_for(
+        &mut self,
+        op: &'static str,
+        node: &Node,
+        kernel: impl Into<String>,
+        reason: impl Into<String>,
+    ) {
         let selection = Selection {
-            op: node.op.name(),
+            op,
             operands: self.operands(node),
             kernel: format!("{}/{}", kernel.into(), self.isa),
             reason: reason.into(),
             site: format!("{}:{}", node.site.file(), node.site.line()),
         };
         self.selections.push(selection);
+    }
+
+    /// Adds the kernel that was selected last.
+    fn push(&mut self, step: Step) {
+        self.steps.push((self.selections.len() - 1, step));
     }
 
     fn scratch(&mut self, words: usize) -> usize {
@@ -212,7 +230,13 @@ impl Compiler<'_> {
         let at = self.scratch(reserve + blocks * size_of::<ActBlock>() / 4) + reserve;
         // Blocks of the same value that an earlier product left are used again.
         if self.quantised != Some(x) {
-            self.steps.push(Step::Quantise { x: rows, at });
+            self.select_for(
+                "quantise",
+                node,
+                "quantise",
+                "8-bit codes in blocks of 32, for the products that follow",
+            );
+            self.push(Step::Quantise { x: rows, at });
             self.quantised = (reserve == 0).then_some(x);
         }
         Ok(Input::Quantised { at, rows })
@@ -306,8 +330,8 @@ impl Compiler<'_> {
                 }
             }
             Op::Rope { magnitude } => {
-                self.select(node, "rope", "half-split, angles in f64 once a plan");
                 let angles = self.angles_of(node, *magnitude)?;
+                self.select(node, "rope", "half-split");
                 Step::Rope {
                     x: self.outer(node, node.inputs[0])?,
                     head_dim: self.resolver.shape(node.inputs[0]).last(),
@@ -415,7 +439,7 @@ impl Compiler<'_> {
                 })
             }
         };
-        self.steps.push(step);
+        self.push(step);
         Ok(())
     }
 
@@ -445,11 +469,13 @@ impl Compiler<'_> {
         let key = (node.inputs[1], inv_freq, magnitude.to_bits());
         let angles =
             self.angles.iter_mut().find(|a| a.key == key).expect("there is room for every rotation's");
-        let Angles { cos, sin, .. } = *angles;
-        if !std::mem::replace(&mut angles.computed, true) {
-            self.steps.push(Step::Angles { pos, inv_freq, magnitude, cos, sin });
+        let found = *angles;
+        let Angles { cos, sin, computed, .. } = std::mem::replace(angles, Angles { computed: true, ..found });
+        if !computed {
+            self.select_for("angles", node, "angles", "f64, once for all rotations of a kind");
+            self.push(Step::Angles { pos, inv_freq, magnitude, cos, sin });
         }
-        Ok(*angles)
+        Ok(found)
     }
 
     fn binary(&mut self, node: &Node, op: vector::Binary) -> Result<Step, DeviceError> {
@@ -485,7 +511,7 @@ impl Compiler<'_> {
             products.push(Product { x, weight, bias, out: self.last(node, out)? });
         }
         self.select(node, kernels.join(" + "), reasons.join("; "));
-        self.steps.push(Step::Products(products));
+        self.push(Step::Products(products));
         Ok(())
     }
 
@@ -499,11 +525,12 @@ impl Compiler<'_> {
         self.quantised = None;
         order.at = self.scratch(order.words());
         let input = self.input(node, x, w, order.words())?;
-        self.steps.push(Step::Sort { experts: self.words(node, experts)?, order });
+        self.select_for("sort", node, "sort", "rows by expert");
+        self.push(Step::Sort { experts: self.words(node, experts)?, order });
         let (kernel, reason) = self.product_reason(&input);
         self.select(node, format!("expert_{kernel}"), reason);
         let out = self.last(node, node.outputs[0])?;
-        self.steps.push(Step::ExpertProducts { x: input, weight: w, order, out });
+        self.push(Step::ExpertProducts { x: input, weight: w, order, out });
         Ok(())
     }
 }

@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use graph::backend::{Bindings, DeviceError, Encoded, Instance, Plan, StepInputs, WeightDesc};
+use graph::backend::{
+    Bindings, DeviceError, Encoded, Instance, KernelTime, Plan, StepInputs, StepProfile, WeightDesc,
+};
 use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, Signal, fence};
 use tensor::DType;
@@ -14,6 +17,7 @@ use crate::pool::{Job, Worker};
 use super::state::{CpuState, StateInfo};
 use super::steps::{Ctx, Refused, Step};
 use super::weight::CpuWeight;
+use super::work::Work;
 use super::{Arena, Shared, memory_error};
 
 /// A compiled graph.
@@ -25,7 +29,10 @@ pub(super) struct CpuPlan {
 pub(super) struct PlanInner {
     pub(super) shared: Arc<Shared>,
     pub(super) graph: graph::Graph,
-    pub(super) steps: Vec<Step>,
+    /// Each with the index of its selection.
+    pub(super) steps: Vec<(usize, Step)>,
+    /// Steps are timed.
+    pub(super) profile: bool,
     pub(super) layout: StepLayout,
     pub(super) weights: Vec<WeightDesc>,
     pub(super) states: Vec<StateInfo>,
@@ -83,6 +90,7 @@ impl Plan for CpuPlan {
             serial: 0,
             encoded: None,
             flight: None,
+            host_nanos: 0,
             plan: plan.clone(),
         }))
     }
@@ -112,11 +120,16 @@ struct CpuInstance {
     serial: u64,
     encoded: Option<u64>,
     flight: Option<Arc<Flight>>,
+    /// What encoding and submitting the last step took, where steps are timed.
+    host_nanos: u64,
 }
 
 /// Whether a submission has left the workers.
+#[derive(Default)]
 struct Flight {
     outcome: Mutex<Option<Result<(), DeviceError>>>,
+    /// Where steps are timed.
+    kernels: Mutex<Vec<KernelTime>>,
 }
 
 impl CpuInstance {
@@ -149,6 +162,10 @@ impl CpuInstance {
     }
 }
 
+fn nanos_since(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,11 +177,13 @@ impl Instance for CpuInstance {
                 "the instance has a submission in flight: await its fence first".into(),
             ));
         }
+        let start = self.plan.profile.then(Instant::now);
         self.encoded = None; // a step that is refused leaves the inputs half written
         self.plan.layout.encode(step, &mut self.inputs, &mut self.scalars)?;
         self.wanted = step.outputs.iter().map(|name| (*name).to_owned()).collect();
         self.serial += 1;
         self.encoded = Some(self.serial);
+        self.host_nanos = start.map_or(0, nanos_since);
         Ok(Encoded { serial: self.serial })
     }
 
@@ -173,7 +192,8 @@ impl Instance for CpuInstance {
             let problem = "only the latest encoding of an idle instance can be submitted";
             return Fence::failed(DeviceError::Busy(problem.into()));
         }
-        let flight = Arc::new(Flight { outcome: Mutex::new(None) });
+        let start = self.plan.profile.then(Instant::now);
+        let flight = Arc::new(Flight::default());
         // SAFETY: no job is in flight, so nothing else touches the inputs; both buffers have the plan's length.
         unsafe {
             let inputs = self.io.inputs.start().cast::<u32>();
@@ -190,12 +210,14 @@ impl Instance for CpuInstance {
             scalars: self.scalars.clone(),
             refused: Mutex::default(),
             finished: AtomicBool::new(false),
-            done: Mutex::new(Some((signal, flight.clone()))),
+            done: Mutex::new(Some(signal)),
+            flight: flight.clone(),
         };
         self.flight = Some(flight);
         self.ran.clone_from(&self.scalars);
         self.asked = std::mem::take(&mut self.wanted);
         drop(self.plan.shared.pool.submit(Arc::new(job)));
+        self.host_nanos += start.map_or(0, nanos_since);
         fence
     }
 
@@ -205,6 +227,12 @@ impl Instance for CpuInstance {
 
     fn words(&self, name: &str) -> Result<&[u32], DeviceError> {
         self.read(name, DType::U32)
+    }
+
+    fn profile(&self) -> Option<StepProfile> {
+        let flight = self.flight.as_ref().filter(|f| self.plan.profile && lock(&f.outcome).is_some())?;
+        let kernels = lock(&flight.kernels).clone();
+        Some(StepProfile { kernels, floor_nanos: 0, host_nanos: self.host_nanos })
     }
 }
 
@@ -219,7 +247,8 @@ struct StepJob {
     seq: Vec<u32>,
     refused: Mutex<Refused>,
     finished: AtomicBool,
-    done: Mutex<Option<(Signal, Arc<Flight>)>>,
+    done: Mutex<Option<Signal>>,
+    flight: Arc<Flight>,
 }
 
 impl Job for StepJob {
@@ -235,9 +264,21 @@ impl Job for StepJob {
             states: &self.states,
             refused: &self.refused,
         };
-        for step in &self.plan.steps {
+        let timed = self.plan.profile && worker.index() == 0;
+        let mut kernels = Vec::with_capacity(if timed { self.plan.steps.len() } else { 0 });
+        let mut start = timed.then(Instant::now);
+        for (selection, step) in &self.plan.steps {
             step.run(&ctx, worker);
             worker.barrier();
+            if let Some(start) = &mut start {
+                let nanos = nanos_since(*start);
+                let Work { bytes, products } = Work::of(step, &ctx);
+                kernels.push(KernelTime { selection: *selection, nanos, bytes, products });
+                *start = Instant::now();
+            }
+        }
+        if timed {
+            *lock(&self.flight.kernels) = kernels;
         }
         self.finished.store(true, Ordering::Release);
     }
@@ -246,13 +287,13 @@ impl Job for StepJob {
 impl Drop for StepJob {
     /// The pool lets go of a job after the last worker has left it, whether it ended or panicked.
     fn drop(&mut self) {
-        if let Some((signal, flight)) = lock(&self.done).take() {
+        if let Some(signal) = lock(&self.done).take() {
             let result = if self.finished.load(Ordering::Acquire) {
                 std::mem::take(&mut *lock(&self.refused)).error().map_or(Ok(()), Err)
             } else {
                 Err(DeviceError::Lost("a worker thread panicked; this is a fault of the program".into()))
             };
-            *lock(&flight.outcome) = Some(result.clone());
+            *lock(&self.flight.outcome) = Some(result.clone());
             signal.set(result);
         }
     }

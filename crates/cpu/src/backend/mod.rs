@@ -10,6 +10,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod weight;
+mod work;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -8,7 +8,7 @@ use graph::backend::DeviceError;
 use tensor::ops::moe::REFUSED_LOGITS;
 
 use crate::isa::CpuIsa;
-use crate::matmul::{Activations, Output, RowMap, gather_row, matmul_groups};
+use crate::matmul::{Activations, Output, RowMap, claim_groups, gather_row, matmul_groups};
 use crate::memory::SharedSlice;
 use crate::pack::PackedMatrix;
 use crate::pool::Worker;
@@ -280,7 +280,7 @@ impl ExpertOrder {
         self.experts + 1 + 2 * self.pairs
     }
 
-    fn first<'a>(&self, ctx: &'a Ctx) -> &'a [u32] {
+    pub(super) fn first<'a>(&self, ctx: &'a Ctx) -> &'a [u32] {
         // SAFETY: written by an earlier step into words reserved at compile time.
         unsafe { std::slice::from_raw_parts(ctx.arena.wrapping_add(self.at), self.experts + 1) }
     }
@@ -314,13 +314,6 @@ impl ExpertOrder {
             output[at] = pair as u32;
         }
     }
-}
-
-/// Lane groups of one claim: a share of the whole that balances workers, at least so many bytes that claiming is cheap.
-fn claim_groups(total: usize, group_bytes: usize, worker: &Worker<'_>) -> usize {
-    const CLAIM_BYTES: usize = 64 << 10;
-    let fair = total.div_ceil(worker.count() * 4);
-    fair.min(CLAIM_BYTES.div_ceil(group_bytes.max(1))).max(1)
 }
 
 /// Runs `part` over the real rows, divided over the workers.
@@ -466,7 +459,7 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
     let matrix = |p: &Product| -> &PackedMatrix { ctx.weights[p.weight].matrix() };
     let total: usize = products.iter().map(|p| matrix(p).groups()).sum();
     let group_bytes = products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1);
-    while let Some(claimed) = worker.claim(0, total, claim_groups(total, group_bytes, worker)) {
+    while let Some(claimed) = claim_groups(worker, total, group_bytes) {
         let mut first = 0;
         for p in products {
             let w = matrix(p);
@@ -497,7 +490,7 @@ fn multiply_experts(
     let groups = matrices[0].groups();
     let used: Vec<usize> = (0..order.experts).filter(|&e| first[e] < first[e + 1]).collect();
     let total = used.len() * groups;
-    while let Some(claimed) = worker.claim(0, total, claim_groups(total, matrices[0].group_bytes(), worker)) {
+    while let Some(claimed) = claim_groups(worker, total, matrices[0].group_bytes()) {
         let mut at = claimed.start;
         while at < claimed.end {
             let expert = used[at / groups];

@@ -45,7 +45,11 @@ fn claims_cover_every_index_once_in_every_phase() {
         let torn = AtomicU32::new(0);
         let walk = |worker: &Worker<'_>| {
             for (phase, seen) in seen.iter().enumerate() {
-                while let Some(range) = worker.claim(phase % CLAIM_SLOTS, TOTAL, 1 + phase % 5) {
+                let next = || match phase / CLAIM_SLOTS % 2 {
+                    0 => worker.claim(phase % CLAIM_SLOTS, TOTAL, 1 + phase % 5),
+                    _ => worker.claim_near(TOTAL, 1 + phase % 5),
+                };
+                while let Some(range) = next() {
                     for i in range {
                         seen[i].fetch_add(1, Ordering::Relaxed);
                     }
@@ -58,6 +62,22 @@ fn claims_cover_every_index_once_in_every_phase() {
         pool(threads).run(&walk).unwrap();
         assert_eq!(torn.into_inner(), 0, "{threads} threads");
     }
+}
+
+/// A worker that is alone walks its part in order, then those of the others.
+#[test]
+fn a_worker_claims_its_own_part_first() {
+    let order = Mutex::new(vec![]);
+    let job = |worker: &Worker<'_>| {
+        if worker.index() == 1 {
+            while let Some(range) = worker.claim_near(20, 3) {
+                lock(&order).push(range);
+            }
+        }
+    };
+    pool(3).run(&job).unwrap();
+    // Seven chunks: two of worker 0, two of worker 1, three of worker 2.
+    assert_eq!(order.into_inner().unwrap(), [6..9, 9..12, 12..15, 15..18, 18..20, 0..3, 3..6]);
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! Where the time of a step goes on the device, kernel by kernel.
+//! Where the time of a step goes, kernel by kernel.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Result;
-use gristmill::{Engine, StepProfile};
+use gristmill::{Engine, Peaks, StepProfile};
 use serde_json::{Value, json};
 
 use super::measure::Test;
 use crate::output::results;
 
-/// The steps of a test, timed with timestamps around each kernel.
+/// The steps of a test, with the time of each kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kernels {
     steps: usize,
@@ -30,13 +30,25 @@ struct Line {
     operands: String,
     calls: usize,
     nanos: u64,
-    weight_bytes: u64,
+    /// Of weights and of cached keys and values.
+    bytes: u64,
+    /// Multiply-adds.
+    products: u64,
 }
 
 impl Line {
-    /// Bytes of weights a second.
-    fn rate(&self) -> f64 {
-        self.weight_bytes as f64 * 1e9 / self.nanos.max(1) as f64
+    fn per_second(&self, amount: u64) -> f64 {
+        amount as f64 * 1e9 / self.nanos.max(1) as f64
+    }
+
+    /// Bytes a second.
+    fn byte_rate(&self) -> f64 {
+        self.per_second(self.bytes)
+    }
+
+    /// Operations a second: a multiply-add is two.
+    fn op_rate(&self) -> f64 {
+        2.0 * self.per_second(self.products)
     }
 }
 
@@ -71,11 +83,12 @@ impl Kernels {
             for time in &step.kernels {
                 let key = describe(*plan, time.selection);
                 let (op, kernel, operands) = key.clone();
-                let new = Line { op, kernel, operands, calls: 0, nanos: 0, weight_bytes: 0 };
+                let new = Line { op, kernel, operands, calls: 0, nanos: 0, bytes: 0, products: 0 };
                 let line = lines.entry(key).or_insert(new);
                 line.calls += 1;
                 line.nanos += time.nanos.saturating_sub(step.floor_nanos);
-                line.weight_bytes += time.weight_bytes;
+                line.bytes += time.bytes;
+                line.products += time.products;
             }
         }
         all.lines = lines.into_values().collect();
@@ -83,32 +96,46 @@ impl Kernels {
         all
     }
 
-    /// A table; `copy` is bytes a second that a copy on the device reads and writes.
-    pub(super) fn print(&self, test: &Test, copy: Option<f64>) -> Result<()> {
+    /// A table, with the peaks of the device beside the rates.
+    pub(super) fn print(&self, test: &Test, peaks: Option<Peaks>) -> Result<()> {
         let mut out = results();
         let per_step = |n: f64| n / self.steps as f64;
         let device: u64 = self.lines.iter().map(|l| l.nanos).sum();
         writeln!(
             out,
-            "\n{test}: {} steps; per step {:.1} dispatches, {:.1} us in kernels, {:.1} us of the host to encode and submit",
+            "\n{test}: {} steps; per step {:.1} kernels, {:.1} us in them, {:.1} us of the host to encode and submit",
             self.steps,
             per_step(self.dispatches as f64),
             per_step(device as f64) / 1e3,
             per_step(self.host_nanos as f64) / 1e3,
         )?;
-        let floor = self.floor_nanos as f64 / 1e3;
-        writeln!(
-            out,
-            "{floor:.2} us of a dispatch that does nothing, timestamps included, are taken off every call"
-        )?;
-        if let Some(copy) = copy {
-            writeln!(out, "a copy on the device moves {:.1} GB/s, read and written", copy / 1e9)?;
+        if self.floor_nanos > 0 {
+            let floor = self.floor_nanos as f64 / 1e3;
+            writeln!(
+                out,
+                "{floor:.2} us of a kernel that does nothing, timestamps included, are taken off every call"
+            )?;
+        }
+        if let Some(Peaks { memory_bytes, int_ops }) = peaks {
+            match int_ops {
+                Some(ops) => writeln!(
+                    out,
+                    "the limits, measured in this run: {:.1} GB/s read, {:.0} GOP/s int8",
+                    memory_bytes / 1e9,
+                    ops / 1e9
+                )?,
+                None => writeln!(
+                    out,
+                    "the limit, measured in this run: a copy moves {:.1} GB/s, read and written",
+                    memory_bytes / 1e9
+                )?,
+            }
         }
         writeln!(
             out,
-            "\n| kernel | op | operands | calls/step | us/step | us/call | MB/call | GB/s | of the copy |"
+            "\n| kernel | op | operands | calls/step | us/step | share | us/call | MB/call | GB/s | of the limit | GOP/s | of the limit |"
         )?;
-        writeln!(out, "|---|---|---|---:|---:|---:|---:|---:|---:|")?;
+        writeln!(out, "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")?;
         for line in &self.lines {
             let calls = line.calls as f64;
             let micros = line.nanos as f64 / 1e3;
@@ -116,19 +143,31 @@ impl Kernels {
             let family = line.kernel.split(' ').next().unwrap_or_default();
             write!(
                 out,
-                "| {family} | {} | {} | {:.1} | {:.1} | {:.2} |",
+                "| {family} | {} | {} | {:.1} | {:.1} | {:.1}% | {:.2} |",
                 line.op,
                 line.operands,
                 per_step(calls),
                 per_step(micros),
+                100.0 * line.nanos as f64 / device.max(1) as f64,
                 micros / calls,
             )?;
-            match line.weight_bytes {
-                0 => writeln!(out, " | | |")?,
+            let share = |rate: f64, peak: Option<f64>| {
+                peak.map_or_else(String::new, |peak| format!("{:.0}%", 100.0 * rate / peak))
+            };
+            match line.bytes {
+                0 => write!(out, " | | |")?,
                 bytes => {
-                    let share = copy.map_or_else(String::new, |c| format!("{:.0}%", 100.0 * line.rate() / c));
-                    let rate = line.rate() / 1e9;
-                    writeln!(out, " {:.2} | {rate:.1} | {share} |", bytes as f64 / 1e6 / calls)?;
+                    let (rate, per_call) = (line.byte_rate(), bytes as f64 / 1e6 / calls);
+                    let share = share(rate, peaks.map(|p| p.memory_bytes));
+                    write!(out, " {per_call:.2} | {:.1} | {share} |", rate / 1e9)?;
+                }
+            }
+            match line.products {
+                0 => writeln!(out, " | |")?,
+                _ => {
+                    let rate = line.op_rate();
+                    let share = share(rate, peaks.and_then(|p| p.int_ops));
+                    writeln!(out, " {:.1} | {share} |", rate / 1e9)?;
                 }
             }
         }
@@ -144,8 +183,10 @@ impl Kernels {
                 "operands": l.operands,
                 "calls": l.calls,
                 "ns": l.nanos,
-                "weight_bytes": l.weight_bytes,
-                "weight_bytes_per_second": l.rate(),
+                "bytes": l.bytes,
+                "bytes_per_second": l.byte_rate(),
+                "products": l.products,
+                "ops_per_second": l.op_rate(),
             })
         };
         json!({
@@ -165,7 +206,7 @@ mod tests {
 
     #[test]
     fn kernels_are_summed_over_steps_and_plans_and_sorted_by_time() {
-        let time = |selection, nanos, weight_bytes| KernelTime { selection, nanos, weight_bytes };
+        let time = |selection, nanos, bytes| KernelTime { selection, nanos, bytes, products: 2 * bytes };
         let steps = [
             (
                 0,
@@ -182,8 +223,8 @@ mod tests {
         };
         let all = Kernels::sum(&steps, describe);
         assert_eq!((all.steps, all.dispatches, all.host_nanos), (2, 4, 12));
-        let seen: Vec<_> = all.lines.iter().map(|l| (&*l.kernel, l.calls, l.nanos, l.weight_bytes)).collect();
+        let seen: Vec<_> = all.lines.iter().map(|l| (&*l.kernel, l.calls, l.nanos, l.bytes)).collect();
         assert_eq!(seen, [("k1", 3, 54, 108), ("k0", 1, 10, 0)]);
-        assert_eq!((all.lines[0].rate(), all.floor_nanos), (2e9, 2));
+        assert_eq!((all.lines[0].byte_rate(), all.lines[0].op_rate(), all.floor_nanos), (2e9, 8e9, 2));
     }
 }

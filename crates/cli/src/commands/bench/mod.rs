@@ -49,9 +49,9 @@ pub(crate) struct BenchArgs {
     /// [default: 1G, or as much of it as a GPU copies at a time]
     #[arg(long, value_name = "SIZE", value_parser = probe_size)]
     probe: Option<u64>,
-    /// Time every kernel on a GPU, in one more run of each test on plans of their own
+    /// Time every kernel, in one more run of each test on plans of their own, and set it beside the limits
     #[arg(long)]
-    kernels: bool,
+    profile: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -173,7 +173,7 @@ fn run_group(
             row.shares = peaks.map(|peaks| work.shares(row, peaks));
         }
     }
-    if args.kernels {
+    if args.profile {
         options.engine.profile = true;
         let mut engine = load(path, checkpoint.clone(), &options)?;
         for row in &mut rows {

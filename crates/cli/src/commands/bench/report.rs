@@ -145,7 +145,7 @@ pub(super) fn markdown(subject: &Subject, rows: &[Row]) -> Result<()> {
     drop(out);
     for row in rows {
         if let Some(kernels) = &row.kernels {
-            kernels.print(&row.test, row.shares.map(|s| s.peaks.memory_bytes))?;
+            kernels.print(&row.test, row.shares.map(|s| s.peaks))?;
         }
     }
     Ok(())

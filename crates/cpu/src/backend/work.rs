@@ -1,0 +1,59 @@
+//! What a step reads and multiplies, for [`graph::backend::KernelTime`].
+
+use tensor::ops::KV_BLOCK;
+
+use super::state::AttentionStep;
+use super::steps::{Ctx, Step};
+
+/// The work of one run of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Bytes of packed weights, and of cached keys and values once for each sequence that sees them.
+    pub(super) bytes: u64,
+    /// Multiply-adds of products and of attention.
+    pub(super) products: u64,
+}
+
+impl Work {
+    /// The work of a step that has run, with its operands still in place.
+    pub(super) fn of(step: &Step, ctx: &Ctx) -> Work {
+        match step {
+            Step::Products(products) => products.iter().fold(Work::default(), |work, p| {
+                let (w, rows) = (ctx.weights[p.weight].matrix(), ctx.count(&p.out));
+                work.plus(w.n() * w.k() * rows, if rows > 0 { w.groups() * w.group_bytes() } else { 0 })
+            }),
+            Step::ExpertProducts { weight, order, .. } => {
+                let rows = order.first(ctx).windows(2).map(|w| (w[1] - w[0]) as usize);
+                let work = ctx.weights[*weight].matrices().iter().zip(rows).filter(|(_, rows)| *rows > 0);
+                work.fold(Work::default(), |work, (w, rows)| {
+                    work.plus(w.n() * w.k() * rows, w.groups() * w.group_bytes())
+                })
+            }
+            Step::Attention(attention) => Work::of_attention(attention, ctx),
+            _ => Work::default(),
+        }
+    }
+
+    fn plus(self, products: usize, bytes: usize) -> Work {
+        Work { bytes: self.bytes + bytes as u64, products: self.products + products as u64 }
+    }
+
+    fn of_attention(step: &AttentionStep, ctx: &Ctx) -> Work {
+        let (layout, window) = (step.layout, step.window.map_or(usize::MAX, |w| w as usize));
+        let dims = step.heads * (layout.k_dim() + layout.v_dim());
+        let rows = ctx.words(&step.pos).iter().zip(ctx.words(&step.until)).zip(ctx.seq);
+        let mut work = Work::default();
+        // Keys that the rows of the sequence at hand have seen: rows of one sequence follow each other, in order.
+        let (mut sequence, mut seen) = (None, 0..0);
+        for ((&pos, &until), &seq) in rows {
+            let keys = (pos as usize + 1).saturating_sub(window)..until as usize;
+            if sequence != Some(seq) {
+                (sequence, seen) = (Some(seq), keys.start..keys.start);
+            }
+            let fresh = keys.end.saturating_sub(keys.start.max(seen.end));
+            seen.end = seen.end.max(keys.end);
+            work = work.plus(keys.len() * dims, fresh * layout.block_bytes() / KV_BLOCK);
+        }
+        work
+    }
+}
