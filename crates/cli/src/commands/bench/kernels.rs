@@ -116,7 +116,7 @@ impl Kernels {
                 "{floor:.2} us of a kernel that does nothing, timestamps included, are taken off every call"
             )?;
         }
-        if let Some(Peaks { memory_bytes, int_ops }) = peaks {
+        if let Some(Peaks { memory_bytes, int_ops, .. }) = peaks {
             match int_ops {
                 Some(ops) => writeln!(
                     out,
