@@ -48,7 +48,7 @@ fn multiply(
     rows: usize,
     out: SharedSlice<'_, f32>,
 ) {
-    while let Some(groups) = claim_groups(worker, w.groups(), w.group_bytes()) {
+    while let Some(groups) = claim_groups(worker, w.groups(), w.group_bytes(), rows) {
         let out = Output { data: out, stride: w.n() };
         // SAFETY: these groups are this worker's own.
         unsafe { matmul_groups(w, groups, x, RowMap::first(rows), None, out) };

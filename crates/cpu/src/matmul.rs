@@ -117,14 +117,20 @@ pub unsafe fn matmul_groups(
     }
 }
 
-/// The next lane groups of a worker, out of `total` of about `group_bytes` each. All workers of a job call this until it
-/// gives nothing, once between two barriers.
+/// The next lane groups of a worker, out of `total` of about `group_bytes` each, for a product of so many rows. All workers
+/// of a job call this until it gives nothing, once between two barriers.
 #[must_use]
-pub fn claim_groups(worker: &Worker<'_>, total: usize, group_bytes: usize) -> Option<Range<usize>> {
-    /// Large enough that claiming is cheap, small enough that workers end together.
-    const CLAIM_BYTES: usize = 64 << 10;
+pub fn claim_groups(
+    worker: &Worker<'_>,
+    total: usize,
+    group_bytes: usize,
+    rows: usize,
+) -> Option<Range<usize>> {
+    // Large enough that claiming is cheap, small enough that workers end together. Few rows take little longer than
+    // reading the weights, which goes best without a break: Q4_K 76 GB/s instead of 74.
+    let bytes: usize = if rows > 4 { 64 << 10 } else { 256 << 10 };
     let fair = total.div_ceil(worker.count() * 4);
-    worker.claim_near(total, fair.min(CLAIM_BYTES.div_ceil(group_bytes.max(1))).max(1))
+    worker.claim_near(total, fair.min(bytes.div_ceil(group_bytes.max(1))).max(1))
 }
 
 /// Decodes one row of a packed matrix: exactly the values of the stored blocks.
@@ -360,7 +366,8 @@ impl Product<'_> {
             let mut group = self.groups.start;
             while group < self.groups.end {
                 // Where a shape is not wanted, its call must not be compiled: hence conditions that are constants.
-                if const { S::REGISTERS > 0 && !K::RARE } && group + 2 <= self.groups.end {
+                let two = !K::ONE_STREAM || tokens.len() > 1;
+                if const { S::REGISTERS > 0 && !K::RARE } && two && group + 2 <= self.groups.end {
                     self.tokens::<S, K, 2>(s, group, tokens.clone());
                     group += 2;
                     continue;
@@ -438,12 +445,17 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         for (t, x) in x.iter_mut().enumerate() {
             *x = rows.activations(self.at + t);
         }
-        // Where the next tile's groups lie, to prefetch from while one token reads weights from memory. Measured on Zen 1: Q4_K
-        // 8.4 -> 11.3 GB/s a thread, Q4_1 10.1 -> 12.3, Q8_0 12.0 -> 14.2, Q6_K 8.8 -> 10.0. A fixed distance of 2 or 8 KiB lost
-        // on Q6_K: it reaches what the tile's other stream loads anyway. Past the matrix pages are not mapped, and a
-        // prefetch there walks the page tables in vain: five times slower on a small matrix.
-        let next = self.group + 2 * G <= matrix.groups();
-        let ahead = if next { G * matrix.group_bytes() } else { 0 };
+        // What is prefetched while one token reads weights from memory. One group after another is one stream, which leads 8 KiB;
+        // two are two streams, and lead to those of the next tile. Measured on Zen 5 with two threads, where a plain read moves
+        // 68 GB/s: Q4_K 76 GB/s as one stream, 57 as two; Q6_K 67 and 57, Q4_0 78 and 61, Q4_1 with k = 576 61 and 50. Leads of 1, 2
+        // and 16 KiB lose 5 to 20 %. Past the matrix pages are not mapped, and a prefetch there walks the page tables in vain: five
+        // times slower on a small matrix.
+        let left = matrix.groups() - self.group - G;
+        let ahead = match G {
+            1 => (left * matrix.group_bytes()).min(8 << 10),
+            _ if left >= G => G * matrix.group_bytes(),
+            _ => 0,
+        };
         // SAFETY: a lane group holds `k` weights of its rows, packed for this instruction set; `Rows::new` checked that the
         // rows of activations exist, and `Product::run` that their form fits `K`.
         let sums =

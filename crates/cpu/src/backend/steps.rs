@@ -459,7 +459,7 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
     let matrix = |p: &Product| -> &PackedMatrix { ctx.weights[p.weight].matrix() };
     let total: usize = products.iter().map(|p| matrix(p).groups()).sum();
     let group_bytes = products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1);
-    while let Some(claimed) = claim_groups(worker, total, group_bytes) {
+    while let Some(claimed) = claim_groups(worker, total, group_bytes, n) {
         let mut first = 0;
         for p in products {
             let w = matrix(p);
@@ -490,7 +490,8 @@ fn multiply_experts(
     let groups = matrices[0].groups();
     let used: Vec<usize> = (0..order.experts).filter(|&e| first[e] < first[e + 1]).collect();
     let total = used.len() * groups;
-    while let Some(claimed) = claim_groups(worker, total, matrices[0].group_bytes()) {
+    let rows = first[order.experts] as usize / used.len().max(1);
+    while let Some(claimed) = claim_groups(worker, total, matrices[0].group_bytes(), rows) {
         let mut at = claimed.start;
         while at < claimed.end {
             let expert = used[at / groups];

@@ -13,6 +13,8 @@ pub(super) trait Tile {
     const SUMS: usize;
     /// Whether few shapes of tiles are compiled, see [`Format::RARE`].
     const RARE: bool = false;
+    /// Whether one token takes one lane group at a time, because one chain of sums keeps up with memory.
+    const ONE_STREAM: bool = false;
 
     /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`. The weights that come next
     /// lie `ahead` bytes after each `w`.
@@ -87,6 +89,7 @@ impl Element for Bf16 {
 impl<F: Format> Tile for Fast<F> {
     const SUMS: usize = F::SUMS;
     const RARE: bool = F::RARE;
+    const ONE_STREAM: bool = true;
 
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
