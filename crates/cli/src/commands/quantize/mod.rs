@@ -3,7 +3,7 @@
 mod importance;
 mod policy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -105,9 +105,9 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
             args.input.display()
         )));
     };
-    if same_file(args) {
+    if is_input(&checkpoint, &args.output) {
         return Err(Usage::error(format!(
-            "{} is the file to read: give another name to write to",
+            "{} is a file to read: give another name to write to",
             args.output.display()
         )));
     }
@@ -152,9 +152,10 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     Ok(())
 }
 
-fn same_file(args: &QuantizeArgs) -> bool {
-    let found = [&args.input, &args.output].map(|path| path.canonicalize().ok());
-    found[0].is_some() && found[0] == found[1]
+/// Whether a path is one of the files that are read, of which a split model has several.
+fn is_input(checkpoint: &Checkpoint, path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    checkpoint.files().iter().filter_map(|file| file.path?.canonicalize().ok()).any(|read| read == path)
 }
 
 /// Experts (1 for a plain matrix), rows of each, and their length.
