@@ -10,5 +10,6 @@ mod quantize;
 mod readme;
 mod results;
 mod run;
+mod split;
 mod support;
 mod synth;
