@@ -31,7 +31,7 @@ fn answers_and_scores_are_those_of_the_whole_file() {
         for args in [
             &["run", "-n", "8", "Hello"][..],
             &["logits", "--ids", "5,17,9"],
-            &["perplexity", "-f", &text],
+            &["perplexity", "--ids-limit", "100", "-f", &text],
             &["tokenize", "--ids", "Hello world"],
             &["inspect", "--graph", "text"],
         ] {

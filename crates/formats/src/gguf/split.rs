@@ -136,13 +136,13 @@ pub enum SplitError {
     Twice { number: u32, count: u32 },
     /// A shard of another split.
     #[error(
-        "{shard} is of another split than {first}: {key} is {found} there, and {expected} here; \
+        "{shard} and {first} are of different splits: {key} is {found} in the one and {expected} in the other; \
          fetch the shards again, all from one place"
     )]
     OtherSplit { shard: String, first: String, key: &'static str, found: String, expected: String },
     /// A shard of another model.
     #[error(
-        "{shard} is of another model than {first}: {key} is {found} there, and {expected} here; \
+        "{shard} and {first} are of different models: {key} is {found} in the one and {expected} in the other; \
          fetch the shards again, all from one place"
     )]
     OtherModel { shard: String, first: String, key: String, found: String, expected: String },

@@ -178,22 +178,22 @@ fn what_does_not_belong_together_is_refused() {
         (
             |s| s[2].set("split.tensors.count", Value::I32(9)),
             format!(
-                "DIR/m-00002-of-00003.gguf: m-00003-of-00003.gguf is of another split than m-00001-of-00003.gguf: \
-                 split.tensors.count is 9 there, and 3 here; {again}"
+                "DIR/m-00002-of-00003.gguf: m-00003-of-00003.gguf and m-00001-of-00003.gguf are of different splits: \
+                 split.tensors.count is 9 in the one and 3 in the other; {again}"
             ),
         ),
         (
             |s| s[2].set("general.architecture", Value::String("qwen3".into())),
             format!(
-                "DIR/m-00002-of-00003.gguf: m-00003-of-00003.gguf is of another model than m-00001-of-00003.gguf: \
-                 general.architecture is the string \"qwen3\" there, and the string \"llama\" here; {again}"
+                "DIR/m-00002-of-00003.gguf: m-00003-of-00003.gguf and m-00001-of-00003.gguf are of different models: \
+                 general.architecture is the string \"qwen3\" in the one and the string \"llama\" in the other; {again}"
             ),
         ),
         (
             |s| s[1].set("tokenizer.ggml.pre", Value::String("qwen2".into())),
             format!(
-                "DIR/m-00002-of-00003.gguf: m-00002-of-00003.gguf is of another model than m-00001-of-00003.gguf: \
-                 tokenizer.ggml.pre is the string \"qwen2\" there, and not set here; {again}"
+                "DIR/m-00002-of-00003.gguf: m-00002-of-00003.gguf and m-00001-of-00003.gguf are of different models: \
+                 tokenizer.ggml.pre is the string \"qwen2\" in the one and not set in the other; {again}"
             ),
         ),
         (
