@@ -17,6 +17,36 @@ pub fn with_metadata(checkpoint: &Checkpoint, more: &[(&str, Value)]) -> Result<
     rewritten(checkpoint, more, |view| (view.dtype, view.bytes.to_vec()))
 }
 
+/// The shards of a GGUF checkpoint as llama.cpp's tool splits it: each holds the next so many tensors, the first one the
+/// metadata.
+///
+/// # Errors
+/// What the writer refuses.
+///
+/// # Panics
+/// When the checkpoint is not GGUF, or the numbers do not add up to its tensors.
+pub fn shards(checkpoint: &Checkpoint, tensors: &[usize]) -> Result<Vec<Vec<u8>>, CheckError> {
+    let file = checkpoint.gguf_file().expect("a GGUF checkpoint");
+    let total = file.tensors().count();
+    assert_eq!(tensors.iter().sum::<usize>(), total, "all tensors have a shard");
+    let mut all = file.tensors();
+    let shard = |(no, n): (usize, &usize)| {
+        let mut writer = GgufWriter::new();
+        for (key, value) in file.metadata().iter().filter(|_| no == 0) {
+            writer.metadata(key, value.clone());
+        }
+        writer.metadata("split.no", Value::U16(no as u16));
+        writer.metadata("split.count", Value::U16(tensors.len() as u16));
+        writer.metadata("split.tensors.count", Value::I32(total as i32));
+        for info in all.by_ref().take(*n) {
+            let (info, bytes) = file.tensor(&info.name).expect("listed");
+            writer.tensor(&info.name, info.ggml_type, &info.shape, bytes)?;
+        }
+        Ok(writer.to_bytes()?)
+    };
+    tensors.iter().enumerate().map(shard).collect()
+}
+
 /// As [`with_metadata`], each tensor in the type and bytes that `tensor` gives for it.
 pub(crate) fn rewritten(
     checkpoint: &Checkpoint,
@@ -33,7 +63,9 @@ pub(crate) fn rewritten(
         tensors.push((name, view.shape, dtype, bytes));
     }
     let mut writer = GgufWriter::new();
-    for (key, value) in metadata.iter().chain(more.iter().map(|(key, value)| (*key, value))) {
+    // What is written is whole.
+    let whole = metadata.iter().filter(|(key, _)| !key.starts_with("split."));
+    for (key, value) in whole.chain(more.iter().map(|(key, value)| (*key, value))) {
         writer.metadata(key, value.clone());
     }
     for (name, shape, dtype, bytes) in &tensors {

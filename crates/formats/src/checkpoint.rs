@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use tensor::DType;
 
 use crate::Bytes;
-use crate::gguf::{self, GgufError, GgufFile, GgufMetadata};
+use crate::gguf::{self, GgufError, GgufFile, GgufMetadata, SplitError};
 use crate::safetensors::{self, FolderError, HfFile, HfFolder};
 use crate::sniff::Foreign;
 
 /// The kind of container a checkpoint came in. Weight names, layouts and hyper-parameters depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Container {
-    /// A GGUF file.
+    /// A GGUF file, or the shards of a split one.
     Gguf,
     /// A Hugging Face folder with safetensors weights.
     HuggingFace,
@@ -56,6 +56,17 @@ pub struct TensorEntry<'a> {
     pub bytes: usize,
 }
 
+/// A file that holds weights.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileEntry<'a> {
+    /// Where it was opened; `None` when it was given as bytes.
+    pub path: Option<&'a Path>,
+    /// Tensors in it.
+    pub tensors: usize,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
 /// Why a checkpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -90,6 +101,14 @@ pub enum CheckpointError {
         /// What is wrong.
         source: GgufError,
     },
+    /// The shards of a split GGUF model are not complete, or do not belong together.
+    #[error("{}: {source}", .path.display())]
+    Split {
+        /// The shard that was opened, or the one that is wrong.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<SplitError>,
+    },
     /// The folder lacks something, or a file in it is damaged.
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -105,7 +124,10 @@ pub enum TensorError {
         name: String,
     },
     /// The engine has no decoder for its type.
-    #[error("tensor {name:?} is stored as {type_name}, which is not supported ({} are)", supported())]
+    #[error(
+        "tensor {name:?} is stored as {type_name}, which is not supported ({} are): convert the model to one of these",
+        supported()
+    )]
     Unsupported {
         /// The tensor.
         name: String,
@@ -118,27 +140,35 @@ fn supported() -> String {
     DType::WEIGHTS.map(DType::name).join(", ")
 }
 
+impl CheckpointError {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        match source.kind() {
+            std::io::ErrorKind::NotFound => Self::NotFound { path: path.to_owned() },
+            _ => Self::Io { path: path.to_owned(), source },
+        }
+    }
+}
+
 impl Checkpoint {
     /// Opens a GGUF file or a Hugging Face folder; see [`Bytes::map`] for what the files must not do meanwhile.
+    ///
+    /// Of a split GGUF model any shard will do: the others are found beside it by their names. So will a folder whose only
+    /// weights are the shards of one model.
     ///
     /// # Errors
     ///
     /// When there is no readable checkpoint at `path`; the message says what is there instead, where it can be told.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let io = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
-            _ => CheckpointError::Io { path: path.to_owned(), source },
-        };
-        if std::fs::metadata(path).map_err(io)?.is_dir() {
-            return Ok(Self(Source::HuggingFace(Box::new(HfFolder::open(path)?))));
+        let open_gguf = |path: &Path| Ok(Self(Source::Gguf(Box::new(gguf::open::open(path)?))));
+        if !std::fs::metadata(path).map_err(|source| CheckpointError::io(path, source))?.is_dir() {
+            return open_gguf(path);
         }
-        let bytes = Bytes::map(path).map_err(io)?;
-        if let Some(found) = Foreign::recognise(&bytes).filter(|&found| found != Foreign::Gguf) {
-            return Err(CheckpointError::Foreign { path: path.to_owned(), found });
-        }
-        match Self::from_bytes(bytes) {
-            Ok(checkpoint) => Ok(checkpoint),
-            Err(source) => Err(CheckpointError::Gguf { path: path.to_owned(), source }),
+        match HfFolder::open(path) {
+            Ok(folder) => Ok(Self(Source::HuggingFace(Box::new(folder)))),
+            Err(error @ (FolderError::NoConfig { .. } | FolderError::NoWeights { .. })) => {
+                gguf::open::only_split(path).map_or(Err(error.into()), |shard| open_gguf(&shard))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -149,6 +179,16 @@ impl Checkpoint {
     /// As [`Gguf::parse`](crate::gguf::Gguf::parse).
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, GgufError> {
         Ok(Self(Source::Gguf(Box::new(GgufFile::new(bytes.into())?))))
+    }
+
+    /// All the shards of a split GGUF model that are already in memory, in any order; a single file that is whole will do too.
+    ///
+    /// # Errors
+    ///
+    /// When a shard cannot be read or is missing, or they do not belong together.
+    pub fn from_shards<B: Into<Bytes>>(shards: impl IntoIterator<Item = B>) -> Result<Self, SplitError> {
+        let file = GgufFile::from_shards(shards.into_iter().map(Into::into))?;
+        Ok(Self(Source::Gguf(Box::new(file))))
     }
 
     /// The kind of container.
@@ -194,12 +234,12 @@ impl Checkpoint {
     /// The table of contents, in the container's order; also tensors the engine cannot compute with.
     pub fn tensors(&self) -> Box<dyn Iterator<Item = TensorEntry<'_>> + '_> {
         match &self.0 {
-            Source::Gguf(file) => Box::new(file.header().tensors().map(TensorEntry::from)),
+            Source::Gguf(file) => Box::new(file.tensors().map(TensorEntry::from)),
             Source::HuggingFace(folder) => Box::new(folder.tensors().map(TensorEntry::from)),
         }
     }
 
-    /// The GGUF file and its header, when that is the container.
+    /// The GGUF file or files and their headers, when that is the container.
     pub fn gguf_file(&self) -> Option<&GgufFile> {
         match &self.0 {
             Source::Gguf(file) => Some(file),
@@ -209,7 +249,7 @@ impl Checkpoint {
 
     /// The metadata of a GGUF file, when that is the container.
     pub fn gguf(&self) -> Option<&GgufMetadata> {
-        self.gguf_file().map(|file| file.header().metadata())
+        self.gguf_file().map(|file| file.metadata())
     }
 
     /// The content of config.json, an object, when the container is a Hugging Face folder.
@@ -240,11 +280,29 @@ impl Checkpoint {
         }
     }
 
+    /// The file or files that hold the weights, in order.
+    pub fn files(&self) -> Vec<FileEntry<'_>> {
+        match &self.0 {
+            Source::Gguf(file) => file.shards().iter().map(FileEntry::from).collect(),
+            Source::HuggingFace(folder) => {
+                let files = folder.files();
+                files.map(|(path, tensors, bytes)| FileEntry { path: Some(path), tensors, bytes }).collect()
+            }
+        }
+    }
+
     fn find(&self, name: &str) -> Option<(TensorEntry<'_>, &[u8])> {
         match &self.0 {
             Source::Gguf(file) => file.tensor(name).map(|(info, bytes)| (info.into(), bytes)),
             Source::HuggingFace(folder) => folder.tensor(name).map(|(info, bytes)| (info.into(), bytes)),
         }
+    }
+}
+
+impl<'a> From<&'a gguf::Shard> for FileEntry<'a> {
+    fn from(shard: &'a gguf::Shard) -> Self {
+        let tensors = shard.header().tensors().len();
+        Self { path: shard.path(), tensors, bytes: shard.file_bytes() }
     }
 }
 

@@ -10,23 +10,30 @@
 //!
 //! A string is a u64 length in bytes and UTF-8 text; an array is an element type u32, a count u64 and the elements.
 //! [`Gguf::parse`] checks all of it before it returns, so that later accesses cannot fail.
+//!
+//! A split model is several such files, `NAME-00001-of-00003.gguf` and so on, each with a data section of its own. Their
+//! keys `split.no`, `split.count` and `split.tensors.count` say which shard each is, how many there are, and how many
+//! tensors they hold together; the first has the model's metadata, and may have no tensors. [`GgufFile`] is all of them.
 
 mod cursor;
 mod error;
+mod file;
 mod ggml_type;
 mod metadata;
+pub(crate) mod open;
 mod read;
+mod split;
 mod write;
 
 use std::ops::Range;
 
 use indexmap::IndexMap;
 
-use crate::Bytes;
-
 pub use error::GgufError;
+pub use file::{GgufFile, Shard};
 pub use ggml_type::GgmlType;
 pub use metadata::{Array, FromValue, GgufMetadata, MetaError, Strings, Value};
+pub use split::{ShardName, Split, SplitError};
 pub use write::{GgufWriter, Head, WriteError};
 
 /// Alignment of tensor data when `general.alignment` is absent.
@@ -37,6 +44,7 @@ pub const DEFAULT_ALIGNMENT: u32 = 32;
 pub struct Gguf {
     version: u32,
     alignment: u32,
+    split: Option<Split>,
     metadata: GgufMetadata,
     tensors: IndexMap<String, TensorInfo>,
 }
@@ -74,6 +82,11 @@ impl Gguf {
         self.alignment
     }
 
+    /// The file's place in a split model; `None` when it is whole.
+    pub fn split(&self) -> Option<Split> {
+        self.split
+    }
+
     /// The metadata.
     pub fn metadata(&self) -> &GgufMetadata {
         &self.metadata
@@ -87,48 +100,5 @@ impl Gguf {
     /// All tensors, in the file's order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
         self.tensors.values()
-    }
-}
-
-/// A GGUF file: its bytes and their checked header.
-#[derive(Clone, Debug)]
-pub struct GgufFile {
-    bytes: Bytes,
-    header: Gguf,
-}
-
-impl GgufFile {
-    /// Reads and checks the header of a file given as bytes, which are kept.
-    ///
-    /// # Errors
-    ///
-    /// As [`Gguf::parse`].
-    pub fn new(bytes: Bytes) -> Result<Self, GgufError> {
-        let header = Gguf::parse(&bytes)?;
-        Ok(Self { bytes, header })
-    }
-
-    /// The header.
-    pub fn header(&self) -> &Gguf {
-        &self.header
-    }
-
-    /// Size of the file in bytes.
-    pub fn file_bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// A tensor and its stored bytes, `None` when there is none of that name.
-    ///
-    /// In a mapped file the bytes are aligned as the format says; in memory no alignment is promised.
-    pub fn tensor(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
-        let info = self.header.tensor(name)?;
-        Some((info, &self.bytes[info.range.clone()]))
-    }
-
-    pub(crate) fn release(&self, name: &str) {
-        if let Some(info) = self.header.tensor(name) {
-            self.bytes.release(info.range.clone());
-        }
     }
 }

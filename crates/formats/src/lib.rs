@@ -10,10 +10,13 @@
 mod bytes;
 mod checkpoint;
 pub mod gguf;
+mod listing;
 pub mod safetensors;
 mod sniff;
 
 pub use bytes::Bytes;
-pub use checkpoint::{Checkpoint, CheckpointError, Container, TensorEntry, TensorError, TensorView};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, Container, FileEntry, TensorEntry, TensorError, TensorView,
+};
 pub use safetensors::HfFile;
 pub use sniff::Foreign;

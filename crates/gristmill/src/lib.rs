@@ -4,7 +4,7 @@
 //! use gristmill::{Generate, Llm, LoadOptions};
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens-gguf/llama.gguf");
-//! // A GGUF file or a Hugging Face folder.
+//! // A GGUF file (of a split model any shard) or a Hugging Face folder.
 //! let mut llm = Llm::load(path, &LoadOptions::default())?;
 //!
 //! // Stream a completion.

@@ -179,7 +179,7 @@ pub struct Llm {
 }
 
 impl Llm {
-    /// Loads a GGUF file or a Hugging Face folder.
+    /// Loads a GGUF file, of a split model any shard, or a Hugging Face folder.
     ///
     /// # Errors
     /// The path, the model, the tokenizer, the device or the options are not usable; the message says which and why.

@@ -142,7 +142,9 @@ impl TensorProblem {
 /// What the problems come to, and what to do.
 fn unfit(problems: &[TensorProblem]) -> &'static str {
     match problems.iter().all(|problem| matches!(problem, TensorProblem::Type { .. })) {
-        true => "types of tensors are not supported; choose another file of the model",
+        true => {
+            "types of tensors are not supported; convert the model to BF16, F16 or F32, or choose another file of it"
+        }
         false => {
             "the checkpoint's tensors do not fit its hyper-parameters; fetch both again from one version of the model, or \
              convert it again"

@@ -128,10 +128,10 @@ fn with_value(path: &Path, key: &str, value: &Meta) -> Checkpoint {
     let file = Checkpoint::open(path).unwrap();
     let gguf = file.gguf_file().unwrap();
     let mut writer = GgufWriter::new();
-    for (name, old) in gguf.header().metadata().iter() {
+    for (name, old) in gguf.metadata().iter() {
         writer.metadata(name, if name == key { value.clone() } else { old.clone() });
     }
-    for info in gguf.header().tensors() {
+    for info in gguf.tensors() {
         let (info, bytes): (_, &[u8]) = gguf.tensor(&info.name).unwrap();
         let kind: GgmlType = info.ggml_type;
         writer.tensor(&info.name, kind, &info.shape, bytes).unwrap();

@@ -28,7 +28,7 @@ use gristmill::tokenizer_of;
 use text::{Detokenizer, EncodeOptions, Tokenizer};
 use wasm_bindgen::prelude::*;
 
-use options::{JsGenerateOptions, JsLoadOptions, JsPrompt};
+use options::{JsFiles, JsGenerateOptions, JsLoadOptions, JsPrompt};
 
 #[wasm_bindgen]
 extern "C" {
@@ -54,11 +54,11 @@ pub struct Model {
 
 #[wasm_bindgen]
 impl Model {
-    /// Loads the bytes of a GGUF file, which are copied into the module's memory.
+    /// Loads the bytes of a GGUF file, or of all the shards of a split model, which are copied into the module's memory.
     ///
     /// # Errors
-    /// Bytes that are no GGUF file, a model that is not supported, no WebGPU adapter, a context that does not fit.
-    pub async fn load(bytes: Vec<u8>, options: JsLoadOptions) -> Result<Model, JsError> {
+    /// Bytes that are no GGUF file, shards that are missing or do not belong together, a model that is not supported, no WebGPU adapter, a context that does not fit.
+    pub async fn load(files: JsFiles, options: JsLoadOptions) -> Result<Model, JsError> {
         let default = EngineOptions::default();
         let options = EngineOptions {
             precision: options.precision()?,
@@ -68,7 +68,7 @@ impl Model {
             max_sequences: 1,
             ..default
         };
-        let checkpoint = Arc::new(Checkpoint::from_bytes(bytes)?);
+        let checkpoint = Arc::new(Checkpoint::from_shards(files.bytes()?)?);
         let tokenizer = tokenizer_of(&checkpoint).map(Arc::new).map_err(|e| e.to_string());
         let model = Arc::new(models::Model::open(checkpoint)?);
         let backend = GpuBackend::open("gpu", &GpuOptions::default()).await?;

@@ -5,6 +5,9 @@ use wasm_bindgen::prelude::*;
 
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
+/** The bytes of a GGUF file, or of all the shards of a split model, in any order. */
+export type Files = Uint8Array | Uint8Array[];
+
 /** What a prompt is: text, or token ids with special tokens included. */
 export type Prompt = string | Uint32Array;
 
@@ -29,6 +32,10 @@ export interface GenerateOptions {
 
 #[wasm_bindgen]
 extern "C" {
+    /// A file's bytes, or those of several.
+    #[wasm_bindgen(typescript_type = "Files")]
+    pub type JsFiles;
+
     /// A text or token ids.
     #[wasm_bindgen(typescript_type = "Prompt")]
     pub type JsPrompt;
@@ -63,6 +70,20 @@ fn count(name: &str, value: &JsValue) -> Result<Option<usize>, JsError> {
         _ if absent(value) => Ok(None),
         Some(n) if n >= 0.0 && n.fract() == 0.0 && n <= f64::from(u32::MAX) => Ok(Some(n as usize)),
         _ => Err(JsError::new(&format!("{name} is a whole number of tokens"))),
+    }
+}
+
+impl JsFiles {
+    /// The content of each file.
+    pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, JsError> {
+        let one = |value: &JsValue| value.dyn_ref::<js_sys::Uint8Array>().map(js_sys::Uint8Array::to_vec);
+        let files = match self.dyn_ref::<js_sys::Array>() {
+            Some(files) => files.iter().map(|file| one(&file)).collect(),
+            None => one(self).map(|file| vec![file]),
+        };
+        files.ok_or_else(|| {
+            JsError::new("a model is a Uint8Array, or an array of them: the shards of a split model")
+        })
     }
 }
 

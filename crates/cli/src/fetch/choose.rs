@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use gristmill::ByteSize;
+use gristmill::parts::formats::gguf::ShardName;
 
 use super::hub::{HubFile, Listing, nearest};
 use super::source::HubSource;
@@ -48,13 +49,12 @@ struct Group<'a> {
 /// Stem and numbers of `stem-00001-of-00003.gguf`.
 fn shard(path: &str) -> Option<(&str, usize, usize)> {
     let stem = path.strip_suffix(".gguf")?;
-    let split = || {
-        let (stem, of) = stem.rsplit_once("-of-")?;
-        let (stem, number) = stem.rsplit_once('-')?;
-        let numbers = [number, of].map(|n| (n.len() == 5).then(|| n.parse().ok()).flatten());
-        Some((stem, numbers[0]?, numbers[1]?))
-    };
-    Some(split().unwrap_or((stem, 1, 1)))
+    Some(match ShardName::parse(path) {
+        Some(ShardName { prefix, number, count, .. }) => {
+            (&path[..prefix.len()], number as usize, count as usize)
+        }
+        None => (stem, 1, 1),
+    })
 }
 
 fn groups(files: &[HubFile]) -> Vec<Group<'_>> {

@@ -12,6 +12,7 @@ mod quantize;
 mod readme;
 mod results;
 mod run;
+mod split;
 mod support;
 mod synth;
 #[cfg(target_os = "linux")]

@@ -46,18 +46,25 @@ pub enum GgufError {
     /// `general.alignment` is not usable.
     #[error("general.alignment is {0}, not a power of two")]
     Alignment(u32),
-    /// A part of a model in several files.
+    /// More shards than can be named.
+    #[error("split.count claims {count} shards, at most {limit} are valid")]
+    SplitCount { count: u64, limit: u64 },
+    /// A shard beyond the last.
+    #[error("split.no is {no}, and counts from 0 to below split.count, which is {count}")]
+    SplitNumber { no: u64, count: u64 },
+    /// One shard given where a whole file was expected.
     #[error(
-        "one of {count} parts of a split GGUF file (split.count): parts cannot be read yet; \
-         join them first (llama-gguf-split --merge)"
+        "shard {number} of {count} of a split model, which is no model by itself: give all the shards together, \
+         or merge them into one file (llama-gguf-split --merge)"
     )]
-    Split { count: u64 },
-    /// Parts of a model, one behind the other.
+    Split { number: u32, count: u32 },
+    /// Shards of a model, one behind the other.
     #[error(
-        "several GGUF files in one, as `cat` joins them, of which only the first can be read: fetch the parts again and \
-         join them with llama-gguf-split --merge"
+        "several GGUF files in one, as `cat` joins them; the first ends at byte {end}. Shards of a split model stay apart: \
+         fetch them again, or cut the file apart there and name them NAME-00001-of-0000N.gguf and so on, then give any \
+         of them; llama-gguf-split --merge makes one file of them"
     )]
-    Joined,
+    Joined { end: u64 },
     /// Two tensors of one name.
     #[error("tensor {tensor:?} occurs twice")]
     DuplicateTensor { tensor: String },
@@ -116,6 +123,8 @@ impl GgufError {
             | GgufError::Nesting { .. }
             | GgufError::Meta(_)
             | GgufError::Alignment(_)
+            | GgufError::SplitCount { .. }
+            | GgufError::SplitNumber { .. }
             | GgufError::DuplicateTensor { .. }
             | GgufError::Rank { .. }
             | GgufError::Empty { .. }
@@ -127,7 +136,7 @@ impl GgufError {
             GgufError::BeforeGguf { .. }
             | GgufError::BigEndian
             | GgufError::Split { .. }
-            | GgufError::Joined
+            | GgufError::Joined { .. }
             | GgufError::RemovedType { .. } => "",
         }
     }

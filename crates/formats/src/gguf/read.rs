@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use super::cursor::{Cursor, Place};
 use super::error::GgufError;
 use super::metadata::{Array, GgufMetadata, Strings, Value};
+use super::split::Split;
 use super::{DEFAULT_ALIGNMENT, GgmlType, Gguf, TensorInfo};
 use crate::sniff::clip;
 
@@ -31,7 +32,7 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<Gguf, GgufError> {
     if !alignment.is_power_of_two() {
         return Err(GgufError::Alignment(alignment));
     }
-    let parts = metadata.get("split.count")?.unwrap_or(1);
+    let split = Split::of(&metadata)?;
 
     // Again, with what the metadata has left.
     let tensor_count = cur.check_count(tensor_count, "tensors", MIN_TENSOR_BYTES, Place::Header)?;
@@ -60,16 +61,16 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<Gguf, GgufError> {
         tensors.insert(name.to_owned(), info);
     }
     check_disjoint(&tensors)?;
-    let end = tensors.values().map(|info: &TensorInfo| info.range.end).max().unwrap_or(data_start);
+    // Without tensors, as the first shard of some splits, a file may end before the padding.
+    let end =
+        tensors.values().map(|info: &TensorInfo| info.range.end).max().unwrap_or(cur.position() as usize);
     // A file is padded to the alignment, or not.
     let ends = [Some(end), end.checked_next_multiple_of(alignment as usize)];
-    if ends.into_iter().flatten().any(|end| head.get(end..).is_some_and(|rest| rest.starts_with(b"GGUF"))) {
-        return Err(GgufError::Joined);
+    let begins = |end: &usize| head.get(*end..).is_some_and(|rest| rest.starts_with(b"GGUF"));
+    if let Some(end) = ends.into_iter().flatten().find(begins) {
+        return Err(GgufError::Joined { end: end as u64 });
     }
-    if parts > 1 {
-        return Err(GgufError::Split { count: parts });
-    }
-    Ok(Gguf { version, alignment, metadata, tensors })
+    Ok(Gguf { version, alignment, split, metadata, tensors })
 }
 
 fn version(cur: &mut Cursor<'_>) -> Result<u32, GgufError> {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{SafetensorsError, SafetensorsFile, TensorInfo};
 use crate::bytes::{Bytes, read_file};
+use crate::listing::{names, of_missing};
 use crate::sniff::{Foreign, clip};
 
 const CONFIG: &str = "config.json";
@@ -97,7 +98,7 @@ impl FolderError {
 pub struct HfFolder {
     dir: PathBuf,
     config: Value,
-    shards: Vec<SafetensorsFile>,
+    shards: Vec<(PathBuf, SafetensorsFile)>,
     /// Tensor to shard.
     tensors: IndexMap<String, usize>,
 }
@@ -125,7 +126,7 @@ impl HfFolder {
             if tensors.is_empty() {
                 return Err(FolderError::NoTensors { path: single });
             }
-            return Ok(Self { dir: dir.to_owned(), config, shards: vec![file], tensors });
+            return Ok(Self { dir: dir.to_owned(), config, shards: vec![(single, file)], tensors });
         }
         let index_path = dir.join(INDEX);
         let Some(index) = read_json(&index_path)? else {
@@ -151,23 +152,32 @@ impl HfFolder {
 
     /// A tensor and its stored bytes, `None` when there is none of that name. No alignment is promised.
     pub fn tensor(&self, name: &str) -> Option<(&TensorInfo, &[u8])> {
-        self.shards[*self.tensors.get(name)?].tensor(name)
+        self.shards[*self.tensors.get(name)?].1.tensor(name)
     }
 
     pub(crate) fn release(&self, name: &str) {
         if let Some(&shard) = self.tensors.get(name) {
-            self.shards[shard].release(name);
+            self.shards[shard].1.release(name);
         }
     }
 
     /// All tensors, in the order of the header or the index.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
-        self.tensors.iter().filter_map(|(name, &shard)| Some(self.shards[shard].tensor(name)?.0))
+        self.tensors.iter().filter_map(|(name, &shard)| Some(self.shards[shard].1.tensor(name)?.0))
     }
 
     /// Size of the weights files in bytes.
     pub fn file_bytes(&self) -> u64 {
-        self.shards.iter().map(SafetensorsFile::file_bytes).sum()
+        self.shards.iter().map(|(_, file)| file.file_bytes()).sum()
+    }
+
+    /// Path, number of tensors and size of each of the weights files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, usize, u64)> {
+        let tensors = |shard| self.tensors.values().filter(|&&of| of == shard).count();
+        self.shards
+            .iter()
+            .enumerate()
+            .map(move |(i, (path, file))| (path.as_path(), tensors(i), file.file_bytes()))
     }
 }
 
@@ -192,7 +202,7 @@ fn missing_shards(index: &Path, dir: &Path, missing: &[String], listed: usize, o
     text + "; download the missing files to that folder, or give a folder that is complete"
 }
 
-type Shards = (Vec<SafetensorsFile>, IndexMap<String, usize>);
+type Shards = (Vec<(PathBuf, SafetensorsFile)>, IndexMap<String, usize>);
 
 fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, FolderError> {
     let json = |message: String| FolderError::Json { path: index_path.to_owned(), message };
@@ -234,15 +244,8 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
         let (index, dir, listed) = (index_path.to_owned(), dir.to_owned(), shards.len());
         return Err(FolderError::MissingShards { index, dir, missing, listed, others });
     }
-    Ok((shards.into_values().flatten().collect(), tensors))
-}
-
-/// A file that is not there; hub caches keep links, whose targets can be gone.
-fn of_missing(dir: &Path, file: &str) -> String {
-    match std::fs::read_link(dir.join(file)) {
-        Ok(target) => format!("{} (a link to {}, which is gone)", clip(file), target.display()),
-        Err(_) => clip(file),
-    }
+    let shards = shards.into_iter().filter_map(|(file, opened)| Some((dir.join(file), opened?)));
+    Ok((shards.collect(), tensors))
 }
 
 /// `None` when there is no such file.
@@ -286,14 +289,6 @@ fn read_json(path: &Path) -> Result<Option<Value>, FolderError> {
     }
 }
 
-/// The names in a folder, sorted; none when it cannot be read.
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
 /// What else the folder holds that its owner may have meant.
 fn hint(dir: &Path) -> String {
     let names = names(dir);
@@ -305,8 +300,13 @@ fn hint(dir: &Path) -> String {
         return format!("; it has {SINGLE}: download the {CONFIG} that belongs to it");
     }
     let find = |suffixes: &[&str]| names.iter().find(|name| suffixes.iter().any(|s| name.ends_with(s)));
-    if let Some(gguf) = find(&[".gguf"]) {
-        format!("; for the GGUF file in it give {}", dir.join(gguf).display())
+    let gguf = || names.iter().filter(|name| name.ends_with(".gguf"));
+    if let Some(first) = gguf().next() {
+        let (first, n) = (dir.join(first), gguf().count());
+        match n {
+            1 => format!("; for the GGUF file in it give {}", first.display()),
+            n => format!("; it has GGUF files ({n}): give the path of one, as {}", first.display()),
+        }
     } else if let Some(shard) = find(&[".safetensors"]) {
         format!("; it has {shard}, but not under the names the format knows")
     } else if let Some(pickle) = find(&[".bin", ".pt", ".pth"]) {

@@ -164,14 +164,36 @@ const MUTATIONS: &[Mutation] = &[
     (
         "joined",
         |f| f.data.extend(b"GGUF\x03\0\0\0"),
-        "several GGUF files in one, as `cat` joins them, of which only the first can be read: fetch the parts again and \
-         join them with llama-gguf-split --merge",
+        "several GGUF files in one, as `cat` joins them; the first ends at byte 588. Shards of a split model stay apart: \
+         fetch them again, or cut the file apart there and name them NAME-00001-of-0000N.gguf and so on, then give any \
+         of them; llama-gguf-split --merge makes one file of them",
     ),
     (
-        "split",
+        "joined to a file without tensors",
+        |f| (f.tensors.clear(), f.data = b"GGUF\x03\0\0\0".to_vec()).0,
+        "several GGUF files in one, as `cat` joins them; the first ends at byte 224. Shards of a split model stay apart: \
+         fetch them again, or cut the file apart there and name them NAME-00001-of-0000N.gguf and so on, then give any \
+         of them; llama-gguf-split --merge makes one file of them",
+    ),
+    (
+        "four thousand million shards",
+        |f| (f.set_u32("split.count", u32::MAX), f.set_u32("split.no", 0)).0,
+        "split.count claims 4294967295 shards, at most 65535 are valid",
+    ),
+    (
+        "a negative number of shards",
+        |f| f.set("split.count", 5, (-2i32).to_le_bytes().to_vec()),
+        "metadata key \"split.count\" should hold an unsigned integer, but holds the i32 -2",
+    ),
+    (
+        "a shard without number",
         |f| f.set("split.count", 2, 3u16.to_le_bytes().to_vec()),
-        "one of 3 parts of a split GGUF file (split.count): parts cannot be read yet; \
-         join them first (llama-gguf-split --merge)",
+        "metadata key \"split.no\" is missing (it should hold an unsigned integer)",
+    ),
+    (
+        "a shard beyond the last",
+        |f| (f.set_u32("split.count", 3), f.set_u32("split.no", 3)).0,
+        "split.no is 3, and counts from 0 to below split.count, which is 3",
     ),
     (
         "tensor name longer than the file",
@@ -281,7 +303,7 @@ fn every_mutation_gives_the_error_that_names_it() {
 fn the_unmutated_file_is_read_whole() {
     for version in [2, 3] {
         let file = GgufFile::new(RawGguf { version, ..RawGguf::valid() }.to_bytes().into()).expect("valid");
-        let header = file.header();
+        let header = file.shards()[0].header();
         assert_eq!((header.version(), header.alignment()), (version, 32));
         assert_eq!(header.metadata().require::<u64>("depth"), Ok(2));
         assert_eq!(header.metadata().require::<&[f32]>("scores"), Ok(&[0.5, -1.0][..]));
@@ -309,7 +331,7 @@ fn a_type_the_engine_lacks_is_refused_only_when_asked_for() {
         checkpoint.tensor("c").unwrap_err().to_string(),
         "tensor \"c\" is stored as I16, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, \
          Q6_K, Q2_K, Q3_K, Q1_0, Q8_1, Q8_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, \
-         TQ1_0, TQ2_0, MXFP4, NVFP4 are)"
+         TQ1_0, TQ2_0, MXFP4, NVFP4 are): convert the model to one of these"
     );
     assert_eq!(checkpoint.tensor("d").unwrap_err().to_string(), "the checkpoint has no tensor \"d\"");
 }
@@ -325,6 +347,17 @@ fn alignment_from_the_metadata_moves_the_data() {
     assert_eq!((header.alignment(), a.range.start % 8), (8, 0));
     // 321 bytes of header, and the pair: key 8 + 17, type 4, value 4.
     assert_eq!(a.range.start, 360);
+}
+
+#[test]
+fn files_without_tensors_and_padding_are_seen_to_be_joined() {
+    let mut file = RawGguf::valid();
+    file.tensors.clear();
+    let mut bytes = file.to_bytes();
+    bytes.truncate(198);
+    assert!(Gguf::parse(&bytes).is_ok());
+    bytes.extend(RawGguf::valid().to_bytes());
+    assert_eq!(Gguf::parse(&bytes).unwrap_err(), GgufError::Joined { end: 198 });
 }
 
 #[test]

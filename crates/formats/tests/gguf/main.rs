@@ -2,4 +2,5 @@
 
 mod hostile;
 mod raw_gguf;
+mod split;
 mod write;

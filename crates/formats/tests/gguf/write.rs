@@ -72,10 +72,10 @@ fn every_kind_of_value_survives() {
     let scalar = 0.25f32.to_le_bytes();
     writer.tensor("scalar", ty(DType::F32), &[], &scalar).expect("one element");
     let file = GgufFile::new(writer.to_bytes().expect("a readable file").into()).expect("readable");
-    let header = file.header();
-    assert_eq!(header.metadata().len(), values.len() + 1);
+    let metadata = file.metadata();
+    assert_eq!(metadata.len(), values.len() + 1);
     for (i, value) in values.iter().enumerate() {
-        assert_eq!(header.metadata().value(&format!("key.{i}")), Some(value));
+        assert_eq!(metadata.value(&format!("key.{i}")), Some(value));
     }
     let (info, bytes) = file.tensor("scalar").expect("the tensor");
     assert_eq!((info.shape.as_slice(), bytes, info.range.start % 1024), (&[][..], &scalar[..], 0));

@@ -80,6 +80,8 @@ async function text() {
     await failure(model.generate(prompt, { onToken: () => { throw new Error("enough"); } }), /enough/);
     equal((await model.generate(prompt, { maxTokens: 2, ignoreEnd: true })).length, 2, "the tokens after all that");
     await failure(Model.load(new Uint8Array([1, 2, 3]), {}), /header/);
+    await failure(Model.load([await bytes("llama"), await bytes("llama")], {}), /not a shard/);
+    await failure(Model.load("llama.gguf", {}), /Uint8Array/);
     await failure(Model.load(await bytes("llama"), { precision: "best" }), /precision/);
     return `"${seen.map(([, text]) => text).join("")}"`;
 }

@@ -30,6 +30,11 @@ pub(super) fn print_json(
             json!({ "name": t.name, "type": t.type_name, "supported": t.dtype.is_some(), "shape": t.shape, "bytes": t.bytes })
         })
         .collect();
+    let files: Vec<Value> = checkpoint
+        .files()
+        .into_iter()
+        .map(|file| json!({ "path": file.path.map(|p| p.display().to_string()), "tensors": file.tensors, "bytes": file.bytes }))
+        .collect();
     let types: Map<String, Value> = types(checkpoint)
         .into_iter()
         .map(|(name, s)| {
@@ -59,6 +64,7 @@ pub(super) fn print_json(
         "path": path.display().to_string(),
         "container": container(checkpoint),
         "file_bytes": checkpoint.file_bytes(),
+        "files": files,
         "model": info,
         "problem": problem,
         "memory": memory,

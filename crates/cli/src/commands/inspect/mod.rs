@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use gristmill::parts::formats::FileEntry;
 use gristmill::parts::formats::gguf::Value as MetaValue;
 use gristmill::{
     ByteSize, CacheSize, Checkpoint, Container, EngineError, Error, Model, ModelInfo, open_devices,
@@ -130,7 +131,9 @@ fn print_text(
 ) -> Result<()> {
     let mut out = std::io::BufWriter::new(results());
     writeln!(out, "file          {}", path.display())?;
-    writeln!(out, "container     {}, {}", container(checkpoint), ByteSize(checkpoint.file_bytes()))?;
+    let files = checkpoint.files();
+    let shards = if files.len() > 1 { format!(" in {} shards", files.len()) } else { String::new() };
+    writeln!(out, "container     {}{shards}, {}", container(checkpoint), ByteSize(checkpoint.file_bytes()))?;
     match model {
         Ok(info) => describe(&mut out, info)?,
         Err(problem) => writeln!(out, "model         cannot be run: {problem}")?,
@@ -150,6 +153,13 @@ fn print_text(
                 writeln!(out, "  state       {}", ByteSize(size.bytes_per_slot))?;
             }
             Err(problem) => writeln!(out, "  cache       {problem}")?,
+        }
+    }
+    if files.len() > 1 {
+        writeln!(out, "\nshards")?;
+        for FileEntry { path, tensors, bytes } in files {
+            let name = path.and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+            writeln!(out, "  {name:<40} {tensors:>5} tensors  {:>11}", ByteSize(bytes))?;
         }
     }
     writeln!(out, "\nmetadata")?;

@@ -4,7 +4,7 @@ mod importance;
 mod input;
 mod policy;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -101,14 +101,13 @@ const PIECE: usize = 1 << 18;
 pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     let mix =
         Mix::named(&args.mix).ok_or_else(|| Usage::error(format!("there is no type `{}`", args.mix)))?;
-    let path = model_path(&args.input, None)?;
-    if same_file(&path, &args.output) {
+    let input = Input::open(&model_path(&args.input, None)?)?;
+    if input.reads(&args.output) {
         return Err(Usage::error(format!(
-            "{} is the file to read: give another name to write to",
+            "{} is a file to read: give another name to write to",
             args.output.display()
         )));
     }
-    let input = Input::open(&path)?;
     let importance = args.imatrix.as_deref().map(Importance::open).transpose()?;
     let facts =
         Facts::of(&input.metadata, input.tensors.iter().map(|t| t.name.as_str()), importance.is_some());
@@ -149,11 +148,6 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
         start.elapsed().as_secs_f64(),
     ));
     Ok(())
-}
-
-fn same_file(input: &Path, output: &Path) -> bool {
-    let found = [input, output].map(|path| path.canonicalize().ok());
-    found[0].is_some() && found[0] == found[1]
 }
 
 /// Experts (1 for a plain matrix), rows of each, and their length.

@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
     bytes(&mut cases);
     gguf(&mut cases);
     gguf_models(&mut cases);
+    split_models(&mut cases);
     safetensors_files(&mut cases);
     folders(&mut cases);
     cases
@@ -97,6 +98,11 @@ fn gguf(cases: &mut Vec<Case>) {
     });
     file("gguf: a tensor of no type", |f| f.tensor("output.weight").ggml_type = 99);
     file("gguf: a tensor of a type that is gone", |f| f.tensor("output.weight").ggml_type = 4);
+    file("gguf: a tensor of 64 bits", |f| {
+        let t = f.tensor("output.weight");
+        (t.ggml_type, t.dims) = (28, vec![64, 80]);
+    });
+    file("gguf: a tensor of whole numbers", |f| f.tensor("output.weight").ggml_type = 25);
     file("gguf: a tensor of five axes", |f| f.tensor("output.weight").dims = vec![64, 320, 1, 1, 1]);
     file("gguf: a tensor without elements", |f| f.tensor("output.weight").dims = vec![64, 0]);
     file("gguf: a tensor beyond all counting", |f| f.tensor("output.weight").dims = vec![1 << 40, 1 << 40]);
@@ -117,12 +123,15 @@ fn gguf_models(cases: &mut Vec<Case>) {
         });
         cases.push(Case { name, command, make });
     };
-    file("split: one of two parts alone", RUN, |f| f.set("split.count", 2, 2u16.to_le_bytes()));
-    file("split: two parts joined with cat", RUN, |f| {
-        f.set("split.count", 2, 2u16.to_le_bytes());
+    file("split: a shard under another name", RUN, |f| split(f, 1, 2));
+    file("split: two shards joined with cat", RUN, |f| {
+        split(f, 0, 2);
         let (_, other) = f.bytes();
         f.data.extend(other);
     });
+    file("split: four thousand million shards", RUN, |f| f.set_u32("split.count", u32::MAX));
+    file("split: a shard beyond the last", RUN, |f| split(f, 2, 2));
+    file("split: a shard without a number", RUN, |f| f.set("split.count", 2, 2u16.to_le_bytes()));
     file("model: no architecture", RUN, |f| f.remove("general.architecture"));
     file("model: an architecture that is not known", RUN, |f| f.set_text("general.architecture", "abacus"));
     file("model: no number of layers", RUN, |f| f.remove("llama.block_count"));
@@ -178,6 +187,74 @@ fn gguf_models(cases: &mut Vec<Case>) {
     });
 }
 
+/// Says of a file that it is shard `no`, from 0, of so many.
+fn split(f: &mut RawGguf, no: u16, count: u16) {
+    f.set("split.no", 2, no.to_le_bytes());
+    f.set("split.count", 2, count.to_le_bytes());
+}
+
+/// Two shards, in folders that lack something; the second is opened.
+fn split_models(cases: &mut Vec<Case>) {
+    let name = |number: usize| format!("model-{number:05}-of-00002.gguf");
+    let mut shards = |case, change: fn(&mut [RawGguf; 2]), files: fn(&Path)| {
+        let make = Box::new(move |dir: &Path| {
+            let mut shards = [RawGguf::golden(), RawGguf::golden()];
+            for (no, shard) in shards.iter_mut().enumerate() {
+                let tensors = shard.tensors.len();
+                split(shard, no as u16, 2);
+                shard.set_u32("split.tensors.count", tensors as u32);
+                shard.tensors.retain(|t| t.name.contains("attn") == (no == 0));
+            }
+            change(&mut shards);
+            for (shard, number) in shards.iter().zip(1..) {
+                write(dir, &name(number), &shard.bytes().1);
+            }
+            files(dir);
+            dir.join(name(2))
+        });
+        cases.push(Case { name: case, command: RUN, make });
+    };
+    let whole: fn(&Path) = |_| ();
+    let nothing: fn(&mut [RawGguf; 2]) = |_| ();
+    shards("split: a shard that is missing", nothing, |dir| {
+        std::fs::remove_file(dir.join("model-00001-of-00002.gguf")).unwrap();
+    });
+    shards("split: a shard whose download did not finish", nothing, |dir| {
+        let path = dir.join("model-00001-of-00002.gguf");
+        std::fs::rename(&path, path.with_extension("gguf.part")).unwrap();
+    });
+    shards("split: a shard that is cut off", nothing, |dir| {
+        let path = dir.join("model-00001-of-00002.gguf");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..9000]).unwrap();
+    });
+    shards("split: a shard that Git left out", nothing, |dir| {
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+        write(dir, "model-00001-of-00002.gguf", pointer);
+    });
+    shards("split: a shard beside a whole file", nothing, |dir| {
+        write(dir, "model-00001-of-00002.gguf", &RawGguf::golden().bytes().1);
+    });
+    shards("split: shards under each other's names", |s| s.swap(0, 1), whole);
+    shards("split: a shard of another number of shards", |s| split(&mut s[1], 1, 3), whole);
+    shards("split: a shard of another split", |s| s[1].set_u32("split.tensors.count", 7), whole);
+    shards(
+        "split: a shard of another architecture",
+        |s| s[1].set_text("general.architecture", "qwen3"),
+        whole,
+    );
+    shards("split: a shard of another tokenizer", |s| s[1].set_text("tokenizer.ggml.model", "gpt2"), whole);
+    shards(
+        "split: a tensor in two shards",
+        |s| {
+            let tensor = s[0].tensors[0].clone();
+            s[1].tensors.push(tensor);
+        },
+        whole,
+    );
+    shards("split: a tensor in no shard", |s| drop(s[1].tensors.pop()), whole);
+}
+
 /// Weights of folders.
 fn safetensors_files(cases: &mut Vec<Case>) {
     let mut weights = |name, make: fn(String, Vec<u8>) -> Vec<u8>| {
@@ -214,6 +291,15 @@ fn safetensors_files(cases: &mut Vec<Case>) {
     });
     weights("safetensors: a type of 8 bits", |h, d| {
         joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"F8_E4M3\",\"shape\":[640,64]", 1), &d)
+    });
+    weights("safetensors: a type of 64 bits", |h, d| {
+        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"F64\",\"shape\":[80,64]", 1), &d)
+    });
+    weights("safetensors: a type of whole numbers", |h, d| {
+        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"I16\",\"shape\":[320,64]", 1), &d)
+    });
+    weights("safetensors: another type of 8 bits", |h, d| {
+        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"F8_E5M2\",\"shape\":[640,64]", 1), &d)
     });
     weights("safetensors: a type of no name", |h, d| joined(&h.replacen("BF16", "B17", 1), &d));
     weights("safetensors: no tensors", |_, _| joined("{}", &[]));
