@@ -167,19 +167,8 @@ impl Pool {
 
     fn enqueue(&self, work: Work) -> Completion {
         let done = Arc::new(Done::default());
-        let section = Arc::new(Section {
-            threads: self.shared.threads,
-            patience: self.shared.patience,
-            work: Mutex::new(Some(work)),
-            arrived: Padded::default(),
-            phase: Gate::default(),
-            failed: AtomicBool::new(false),
-            failure: Mutex::default(),
-            claims: Default::default(),
-            near: (0..self.shared.threads).map(|_| Padded::default()).collect(),
-            running: Padded(AtomicU32::new(self.shared.threads as u32)),
-            done: Arc::clone(&done),
-        });
+        let section =
+            Arc::new(Section::new(work, self.shared.threads, self.shared.patience, Arc::clone(&done)));
         lock(&self.shared.queue).push_back(section);
         self.shared.submitted.fetch_add(1, Ordering::SeqCst);
         self.shared.inbox.advance();
@@ -211,9 +200,16 @@ impl std::fmt::Debug for Pool {
 pub struct Worker<'a> {
     index: usize,
     section: &'a Section,
+    /// One more than the barriers it has passed. Its own count: [`Section::phase`] also moves when a worker panics, while others
+    /// still compute what they claimed before.
+    phase: Cell<u64>,
 }
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
+    fn new(index: usize, section: &'a Section) -> Worker<'a> {
+        Worker { index, section, phase: Cell::new(1) }
+    }
+
     /// This worker's number, below [`Worker::count`].
     #[must_use]
     pub fn index(&self) -> usize {
@@ -232,6 +228,7 @@ impl Worker<'_> {
     /// Does not return when a worker panicked: the others unwind out of the job.
     pub fn barrier(&self) {
         self.section.barrier();
+        self.phase.set(self.phase.get() + 1);
     }
 
     /// Takes the next chunk of at most `chunk` indices of `0..total`, or `None` when all are taken. Every worker passes
@@ -262,11 +259,10 @@ impl Worker<'_> {
             return None;
         }
         let (units, threads) = (total.div_ceil(chunk), self.section.threads);
-        let phase = u64::from(self.section.phase.value.load(Ordering::Relaxed)) + 1;
         (0..threads).find_map(|behind| {
             let owner = (self.index + behind) % threads;
             let part = units * owner / threads..units * (owner + 1) / threads;
-            let unit = self.section.near[owner].0.take(phase, part.len())?;
+            let unit = self.section.near[owner].0.take(self.phase.get(), part.len())?;
             let start = (part.start + unit) * chunk;
             Some(start..total.min(start + chunk))
         })
@@ -477,8 +473,24 @@ impl std::fmt::Debug for Section {
 }
 
 impl Section {
+    fn new(work: Work, threads: usize, patience: Patience, done: Arc<Done>) -> Section {
+        Section {
+            threads,
+            patience,
+            work: Mutex::new(Some(work)),
+            arrived: Padded::default(),
+            phase: Gate::default(),
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            claims: Default::default(),
+            near: (0..threads).map(|_| Padded::default()).collect(),
+            running: Padded(AtomicU32::new(threads as u32)),
+            done,
+        }
+    }
+
     fn enter(&self, index: usize) {
-        let worker = Worker { index, section: self };
+        let worker = Worker::new(index, self);
         let work = match &*lock(&self.work) {
             Some(Work::Owned(job)) => Work::Owned(Arc::clone(job)),
             Some(Work::Borrowed(job)) => Work::Borrowed(*job),

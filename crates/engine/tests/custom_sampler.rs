@@ -70,6 +70,10 @@ fn what_cannot_be_used_fails_with_its_reason() {
         custom(|| |_: &mut [f32], _: &Seen<'_>| Ok(Draw::Token(4))),
         "token 4, beyond the vocabulary of 4",
     );
+    refused(
+        custom(|| |_: &mut [f32], _: &Seen<'_>| panic!("the mill stands still")),
+        "it panicked: the mill",
+    );
     for bad in [f32::NAN, f32::INFINITY] {
         let spoil = move |logits: &mut [f32], _: &Seen<'_>| {
             logits[2] = bad;

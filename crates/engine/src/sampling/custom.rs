@@ -1,6 +1,8 @@
 //! Samplers of the caller's own.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::SamplingError;
@@ -13,6 +15,8 @@ use super::SamplingError;
 /// **Determinism.** A request's tokens depend on the request alone as long as the sampler decides by what it is given and
 /// by what it remembers of this request. For randomness it uses [`Seen::random`], which depends on the seed and the position
 /// only; a clock, a generator of its own or anything that requests share makes answers differ from run to run.
+///
+/// A panic of it fails its request, as an error does, and no other.
 ///
 /// A closure `FnMut(&mut [f32], &Seen) -> Result<Draw, String>` is a sampler.
 pub trait CustomSampler: Send {
@@ -97,7 +101,9 @@ impl Custom {
 
     pub(super) fn sample(&mut self, logits: &mut [f32], random: u32) -> Result<Draw, SamplingError> {
         let seen = Seen { tokens: &self.tokens, prompt: self.prompt, random };
-        let draw = self.sampler.sample(logits, &seen).map_err(SamplingError::Custom)?;
+        // Other requests share the step. A sampler that panicked is not asked again, so nobody sees what it broke.
+        let asked = catch_unwind(AssertUnwindSafe(|| self.sampler.sample(logits, &seen)));
+        let draw = asked.unwrap_or_else(|panic| Err(panicked(&*panic))).map_err(SamplingError::Custom)?;
         match draw {
             Draw::Token(id) if id as usize >= logits.len() => Err(SamplingError::Custom(format!(
                 "it chose token {id}, beyond the vocabulary of {} tokens",
@@ -105,6 +111,14 @@ impl Custom {
             ))),
             draw => Ok(draw),
         }
+    }
+}
+
+fn panicked(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    match text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)) {
+        Some(text) => format!("it panicked: {text}"),
+        None => "it panicked".to_owned(),
     }
 }
 

@@ -9,5 +9,6 @@ mod order;
 mod recurrent;
 mod refused;
 mod saved;
+mod session_mixes;
 mod sessions;
 mod stages;

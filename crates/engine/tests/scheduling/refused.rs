@@ -1,12 +1,14 @@
-//! Requests whose rows the device refuses fail alone, with their position; all others in the step go on.
+//! Requests whose rows the device refuses fail alone, with their position; all others in the step go on. So do those beside a
+//! sampler that panics.
 //!
 //! The fault makes the embedding of a token no number, so the first router of a mixture refuses each row of it.
 
 use checks::faults::Fault;
 use graph::backend::Precision;
+use gristmill_engine::sampling::{CustomSampling, Draw, SamplingOptions, Seen};
 use gristmill_engine::{EngineError, EngineOptions, Finish, Request};
 
-use crate::desk::{Desk, alone, generate, prompt, score};
+use crate::desk::{Desk, alone, generate, prompt, sample, score};
 
 const BAD: u32 = 299;
 const MODEL: &str = "qwen3_moe";
@@ -130,4 +132,39 @@ fn a_cancelled_request_does_not_fail() {
     desk.finish();
     assert!(!desk.answers.contains_key(&failing));
     assert_eq!(desk.answer(other), &alone(MODEL, generate(prompt(8, 1), 3), options()));
+}
+
+#[test]
+fn a_sampler_that_panics_fails_its_request_and_no_other() {
+    let options = |run_ahead| ahead(run_ahead, options(Precision::Exact, 512));
+    let panics = SamplingOptions {
+        custom: Some(CustomSampling::new(|| {
+            |_: &mut [f32], seen: &Seen<'_>| match seen.tokens.len() - seen.prompt {
+                0 | 1 => Ok(Draw::Policy),
+                _ => panic!("the mill stands still"),
+            }
+        })),
+        ..SamplingOptions::default()
+    };
+    for run_ahead in [false, true] {
+        let mut desk = Desk::on("llama", Fault::None, options(run_ahead));
+        let session = desk.engine.open_session();
+        let on = |request: Request| Request { session: Some(session), ..request };
+        let before = desk.submit(generate(prompt(9, 1), 8));
+        let bad = desk.submit(on(sample(prompt(9, 2), 8, panics.clone())));
+        let behind = desk.submit(generate(prompt(9, 3), 8));
+        desk.finish();
+        for (id, salt) in [(before, 1), (behind, 3)] {
+            let want = alone("llama", generate(prompt(9, salt), 8), options(false));
+            assert_eq!(desk.answer(id), &want, "ahead: {run_ahead}");
+        }
+        let failed = desk.answer(bad);
+        assert_eq!(failed.tokens.len(), 2);
+        let Some(Err(error)) = &failed.end else { panic!("{failed:?}") };
+        assert!(error.to_string().contains("it panicked: the mill stands still"), "{error}");
+        // Its session is there for the next one.
+        let next = desk.submit(on(generate(prompt(9, 2), 8)));
+        desk.finish();
+        assert_eq!(desk.answer(next), &alone("llama", generate(prompt(9, 2), 8), options(false)));
+    }
 }
