@@ -64,9 +64,7 @@ pub(crate) struct ModelArgs {
         "GGUF file or Hugging Face folder, or what `pull` takes, such as `hf:owner/name:Q4_K_M`, fetched once; without it \
          the default model: {}", catalogue::DEFAULT))]
     pub(crate) model: Option<PathBuf>,
-    /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
-    /// user's cache folder]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = CACHE_DIR)]
     pub(crate) cache_dir: Option<PathBuf>,
 }
 
@@ -149,6 +147,10 @@ pub(crate) struct CacheArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_memory: Option<u64>,
 }
+
+/// Help of `--cache-dir`.
+pub(crate) const CACHE_DIR: &str = "Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, \
+                                    else gristmill/models in the user's cache folder]";
 
 /// Options that many commands share stand together in their help.
 const MODEL_AND_DEVICE: &str = "Model and device";

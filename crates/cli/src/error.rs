@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use gristmill::EngineError;
 use gristmill::sampling::SamplingError;
 
-use crate::output::say;
+use crate::output;
 
 /// A failure that the command line caused: the exit code is 2.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn report(failure: &anyhow::Error) -> ExitCode {
     }
     let usage = usage(failure);
     let code = ExitCode::from(if usage.is_some() { 2 } else { 1 });
-    say(format_args!("\x1b[1;31merror:\x1b[0m {}", usage.unwrap_or_else(|| told(failure))));
+    output::error(usage.unwrap_or_else(|| told(failure)));
     code
 }
 

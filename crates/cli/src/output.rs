@@ -4,8 +4,10 @@ use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
+use anyhow::Result;
 use gristmill::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use serde::Serialize;
 
 /// Standard output, whose errors name it.
 pub(crate) struct Results(StdoutLock<'static>);
@@ -18,6 +20,16 @@ pub(crate) fn results() -> Results {
 /// The kind stays what it was: a reader that has gone is no failure.
 fn named(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))
+}
+
+impl Results {
+    /// A value as JSON, indented, with a line break behind it.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<()> {
+        let mut out = io::BufWriter::new(self);
+        serde_json::to_writer_pretty(&mut out, value)?;
+        writeln!(out)?;
+        Ok(out.flush()?)
+    }
 }
 
 impl Write for Results {
@@ -44,6 +56,11 @@ pub(crate) fn note(text: impl Display) {
 /// What the user had better know.
 pub(crate) fn warn(text: impl Display) {
     say(format_args!("\x1b[1;33mwarning:\x1b[0m {text}"));
+}
+
+/// What went wrong.
+pub(crate) fn error(text: impl Display) {
+    say(format_args!("\x1b[1;31merror:\x1b[0m {text}"));
 }
 
 /// A line on standard error. One that cannot be written is lost: results must not depend on who listens there.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gristmill::{
-    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, Precision,
-    Profile, load_engine, open_checkpoint,
+    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, ModelInfo,
+    Precision, Profile, load_engine, open_checkpoint,
 };
 
 use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
@@ -157,10 +157,15 @@ fn warn_of_context(engine: &Engine) {
     }
 }
 
+/// What a model is called: its name, or its architecture where it has none.
+pub(crate) fn name_of(info: &ModelInfo) -> &str {
+    if info.name.is_empty() { info.architecture } else { &info.name }
+}
+
 /// Says what the engine settled on.
 pub(crate) fn describe(engine: &Engine) {
     let (info, size) = (engine.info(), engine.cache_size());
-    let name = if info.name.is_empty() { info.architecture } else { &info.name };
+    let name = name_of(info);
     let tokens = size.blocks * gristmill::parts::tensor::ops::KV_BLOCK;
     note(format_args!(
         "{name} on {}, {}; context {} tokens, KV pool {tokens} tokens ({})",

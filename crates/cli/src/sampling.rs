@@ -1,10 +1,36 @@
-//! Options that say how tokens are chosen.
+//! Options that say how tokens are chosen, and when an output ends.
 
 use anyhow::Result;
 use clap::Args;
-use gristmill::SamplingOptions;
+use gristmill::{Generate, SamplingOptions};
 
+use crate::args::positive;
 use crate::error::Usage;
+
+/// When an output ends, beside the end of the context.
+#[derive(Args, Debug)]
+pub(crate) struct EndArgs {
+    /// Most tokens to generate; output also ends with the model's end of text, and when prompt and output fill the context
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
+    max_tokens: Option<usize>,
+    /// End the output before this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Go on past the model's end of text
+    #[arg(long)]
+    ignore_eos: bool,
+}
+
+impl EndArgs {
+    /// How an output is generated whose tokens are chosen by `sampling`.
+    pub(crate) fn resolve(self, sampling: SamplingOptions) -> Result<Generate> {
+        let EndArgs { max_tokens, stop, ignore_eos } = self;
+        if stop.iter().any(String::is_empty) {
+            return Err(Usage::error("--stop needs text: an empty stop string would end every output"));
+        }
+        Ok(Generate { sampling, max_tokens, stop, ignore_end: ignore_eos })
+    }
+}
 
 /// How tokens are chosen.
 #[derive(Args, Debug)]

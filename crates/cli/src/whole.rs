@@ -1,7 +1,7 @@
 //! Files that are there whole or not at all.
 
 use std::fs::{self, FileType, Permissions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -50,6 +50,14 @@ pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile)
         Ok(result)
     });
     written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// Writes these bytes as [`write_whole`] does.
+///
+/// # Errors
+/// As [`write_whole`].
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_whole(path, |file| Ok(file.write_all(bytes)?))
 }
 
 const SUFFIX: &str = ".part";
@@ -116,12 +124,10 @@ fn kind(file: FileType) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     fn write(path: &Path, text: &str) -> Result<()> {
-        write_whole(path, |file| Ok(file.write_all(text.as_bytes())?))
+        write_bytes(path, text.as_bytes())
     }
 
     fn names(dir: &Path) -> Vec<String> {

@@ -23,23 +23,20 @@ pub(crate) struct DevicesArgs {
 pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
     let cpu = cpu()?;
     let gpus = gpu_adapters();
-    let mut out = std::io::BufWriter::new(results());
     if args.json {
         let gpus = gpus.iter().enumerate().map(|(index, adapter)| gpu_json(index, adapter));
         let all: Vec<Value> = std::iter::once(cpu.json()).chain(gpus).collect();
-        serde_json::to_writer_pretty(&mut out, &all)?;
-        writeln!(out)?;
-    } else {
-        cpu.print(&mut out)?;
-        for (index, adapter) in gpus.iter().enumerate() {
-            print_gpu(&mut out, index, adapter)?;
-        }
-        if gpus.is_empty() {
-            writeln!(out, "\nno GPU: `--device gpu` says what is missing")?;
-        }
+        return results().json(&all);
     }
-    out.flush()?;
-    Ok(())
+    let mut out = std::io::BufWriter::new(results());
+    cpu.print(&mut out)?;
+    for (index, adapter) in gpus.iter().enumerate() {
+        print_gpu(&mut out, index, adapter)?;
+    }
+    if gpus.is_empty() {
+        writeln!(out, "\nno GPU: `--device gpu` says what is missing")?;
+    }
+    Ok(out.flush()?)
 }
 
 struct Cpu {

@@ -10,6 +10,7 @@ use clap_mangen::Man;
 use crate::error::Usage;
 use crate::help::{self, ENVIRONMENT, EXIT_CODES, Example};
 use crate::output::{note, results};
+use crate::whole::write_bytes;
 
 /// Print the manual, a page for each command
 #[derive(Args, Debug)]
@@ -32,8 +33,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<()> {
         let commands: Vec<&Command> = std::iter::once(&whole).chain(whole.get_subcommands()).collect();
         for command in &commands {
             let path = dir.join(format!("{}.1", page_name(command)));
-            std::fs::write(&path, page(command)?)
-                .with_context(|| format!("{} cannot be written", path.display()))?;
+            write_bytes(&path, &page(command)?)?;
         }
         note(format_args!("{} pages written into {}", commands.len(), dir.display()));
         return Ok(());

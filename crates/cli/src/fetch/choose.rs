@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::ShardName;
 
-use super::hub::{HubFile, Listing, nearest};
+use super::hub::{HubFile, Listing, bytes_of, nearest};
 use super::source::HubSource;
 
 /// Files beside the weights of a folder.
@@ -192,7 +192,7 @@ fn folder(files: &[HubFile]) -> Option<Choice> {
 fn offers(repo: &str, groups: &[Group], folder: bool) -> String {
     let line = |choice: &str, bytes: u64| format!("\n  hf:{repo}:{choice}  {}", ByteSize(bytes));
     let mut lines: Vec<String> =
-        groups.iter().map(|g| line(&g.files[0].path, g.files.iter().map(|f| f.bytes).sum())).collect();
+        groups.iter().map(|g| line(&g.files[0].path, bytes_of(g.files.iter().copied()))).collect();
     if folder {
         lines.push(format!("\n  hf:{repo}:{FOLDER}  the folder of safetensors"));
     }

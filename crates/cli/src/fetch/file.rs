@@ -4,12 +4,13 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -19,9 +20,12 @@ use super::address::Address;
 use super::failure::{Failure, Kind};
 use super::web::{Reply, Web};
 use crate::output::warn;
-use crate::whole::write_whole;
+use crate::whole::write_bytes;
 
 const BUFFER: usize = 1 << 18;
+
+/// What is said of unfinished files is not longer.
+const MOST_STATE: u64 = 1 << 20;
 
 /// What is known of a file before it is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,8 +150,24 @@ pub(crate) fn present(dir: &Path, name: &str) -> u64 {
     size(dir.join(name)).or_else(|_| size(part_of(dir, name))).unwrap_or(0)
 }
 
-fn part_of(dir: &Path, name: &str) -> PathBuf {
+/// Where a file of a folder is until it is whole.
+pub(super) fn part_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.part"))
+}
+
+/// Where it is said what the bytes of an unfinished file are of.
+pub(super) fn state_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.part.json"))
+}
+
+/// What is said of an unfinished file; `None` when nothing is, or not in this form.
+pub(super) fn read_state<S: DeserializeOwned>(path: &Path) -> Option<S> {
+    serde_json::from_reader(BufReader::new(File::open(path).ok()?.take(MOST_STATE))).ok()
+}
+
+/// Says what the bytes of an unfinished file are of.
+pub(super) fn write_state(path: &Path, state: &impl Serialize) -> Result<()> {
+    write_bytes(path, &serde_json::to_vec(state)?)
 }
 
 /// Fetches a file into a folder that is this process's own. `stop` ends it early, as a failure of another file does.
@@ -219,11 +239,11 @@ struct Part<'a> {
 impl<'a> Part<'a> {
     fn open(wanted: &'a Wanted, dir: &Path, bar: &'a ProgressBar) -> Result<Part<'a>> {
         let path = part_of(dir, &wanted.name);
-        let state_path = dir.join(format!("{}.part.json", wanted.name));
+        let state_path = state_of(dir, &wanted.name);
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let file = file.with_context(|| format!("{} cannot be written", path.display()))?;
-        let state: Option<State> = fs::read(&state_path).ok().and_then(|b| serde_json::from_slice(&b).ok());
         let sums = Sums::new(wanted, wanted.bytes);
+        let state: Option<State> = read_state(&state_path);
         let state = state.filter(|state| state.address == wanted.address.to_string());
         let mut part = Part {
             wanted,
@@ -253,8 +273,7 @@ impl<'a> Part<'a> {
         self.bar.dec(self.len);
         self.file.set_len(0)?;
         if !state.address.is_empty() {
-            let text = serde_json::to_vec(&state)?;
-            write_whole(&self.state_path, |file| Ok(file.write_all(&text)?))?;
+            write_state(&self.state_path, &state)?;
         }
         self.sums = Sums::new(self.wanted, state.total);
         (self.state, self.len, self.resumed) = (state, 0, false);

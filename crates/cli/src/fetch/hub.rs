@@ -43,6 +43,11 @@ impl HubFile {
     }
 }
 
+/// Size of files together; servers can claim any.
+pub(crate) fn bytes_of<'a>(files: impl IntoIterator<Item = &'a HubFile>) -> u64 {
+    files.into_iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
+}
+
 #[derive(Deserialize)]
 struct Revision {
     sha: String,

@@ -221,12 +221,11 @@ impl Fetcher {
         dir: &Path,
     ) -> Result<Record> {
         let licence = listing.licence.as_deref().unwrap_or("not told");
-        let bytes = files.iter().fold(0u64, |sum, f| sum.saturating_add(f.bytes));
         let (count, commit) = (files.len(), &listing.commit[..12]);
         let what = if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
         note(format_args!(
             "fetching {named}, commit {commit} ({what}, {}, licence {licence}) into {}",
-            ByteSize(bytes),
+            ByteSize(hub::bytes_of(files)),
             self.store.dir.display()
         ));
         let wanted: Vec<Wanted> = files.iter().map(|f| listing.wanted(web, f)).collect();
@@ -287,8 +286,8 @@ impl Fetcher {
     /// Earlier commits of a model stay until they are removed.
     fn tell_of_earlier(&self, named: &HubSource, now: &Stored) {
         for earlier in self.store.of_hub(named).iter().filter(|s| s.folder != now.folder) {
-            let commit = earlier.record.commit.as_deref().unwrap_or_default();
-            let source = HubSource { revision: Some(commit.chars().take(12).collect()), ..named.clone() };
+            let commit = earlier.record.short_commit().map(str::to_owned);
+            let source = HubSource { revision: commit, ..named.clone() };
             note(format_args!(
                 "an earlier commit of it is still there ({}): `gristmill models remove {source}` frees that",
                 ByteSize(earlier.record.bytes())

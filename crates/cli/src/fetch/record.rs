@@ -1,14 +1,14 @@
 //! What is written beside a fetched model: where it came from and what its files are.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::source::is_plain;
-use crate::whole::write_whole;
+use crate::whole::write_bytes;
 
 /// The record's name in a model's folder.
 pub(crate) const RECORD: &str = ".gristmill.json";
@@ -105,8 +105,18 @@ impl Record {
             if let Some(name) = names.chain(&record.main).find(|name| !is_plain(name)) {
                 bail!("{name:?} is no file of its folder");
             }
-            if record.files.is_empty() || record.name.chars().any(char::is_control) {
-                bail!("it names no model");
+            if record.files.is_empty() {
+                bail!("it names no files");
+            }
+            let texts =
+                [&record.name, &record.about].into_iter().chain(&record.commit).chain(&record.licence);
+            let texts = texts.chain(&record.revisions).chain(record.files.iter().map(|f| &f.sha256));
+            // All of them are printed.
+            if texts.flat_map(|text| text.chars()).any(char::is_control) {
+                bail!("it has control characters in it");
+            }
+            if record.commit.iter().flat_map(|commit| commit.bytes()).any(|b| !b.is_ascii_hexdigit()) {
+                bail!("its commit is none");
             }
             Ok(record)
         };
@@ -122,7 +132,7 @@ impl Record {
     /// Writes it into a folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let text = serde_json::to_vec_pretty(self)?;
-        write_whole(&folder.join(RECORD), |file| Ok(file.write_all(&text)?))
+        write_bytes(&folder.join(RECORD), &text)
     }
 
     /// What to open, in its folder.
@@ -130,6 +140,12 @@ impl Record {
         self.main.as_ref().map_or_else(|| folder.to_owned(), |main| folder.join(main))
     }
 
+    /// The commit as people tell it from others.
+    pub(crate) fn short_commit(&self) -> Option<&str> {
+        self.commit.as_deref().map(|commit| commit.get(..12).unwrap_or(commit))
+    }
+
+    /// Size of its files together.
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, f| sum.saturating_add(f.bytes))
     }
@@ -160,6 +176,10 @@ mod tests {
         let file = FileRecord { name: "m.gguf".into(), bytes: 3, sha256: "0".repeat(64) };
         let mut record = Record::new("hf:a/b".into(), vec![file]);
         record.main = Some("m.gguf".into());
+        record.commit = Some("0123456789abcdef".into());
+        record.renew("main");
+        record.licence = Some("mit".into());
+        record.about = "llama Q4_0".into();
         record.write(dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join(RECORD)).unwrap();
         let again = Record::read(dir.path()).unwrap().unwrap();
@@ -172,6 +192,12 @@ mod tests {
             ("\"m.gguf\"", "\"/etc/passwd\""),
             ("\"version\": 1", "\"version\": 2"),
             ("hf:a/b", "hf:\\u001b[2J"),
+            ("mit", "\\u001b[2J"),
+            ("llama", "\\u001b[2J"),
+            ("\"main\"", "\"\\n\""),
+            ("\"000", "\"\\r"),
+            // Its twelfth byte is within a character.
+            ("0123456789abcdef", "0123456789aüü"),
             ("{", "["),
             ("\"bytes\": 3", "\"bytes\": -3"),
         ] {

@@ -100,13 +100,10 @@ impl Store {
     /// The folder: the one given, else what `GRISTMILL_CACHE` names, else `gristmill/models` in the user's cache folder. A
     /// variable that is empty counts as not set.
     pub(crate) fn new(given: Option<&Path>) -> Result<Store> {
-        let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        if let Some(dir) = given.map(Path::to_owned).or_else(|| set("GRISTMILL_CACHE")) {
+        if let Some(dir) = given.map(Path::to_owned).or_else(|| path_in("GRISTMILL_CACHE")) {
             return Ok(Store { dir });
         }
-        let home = || set("HOME").or_else(|| set("USERPROFILE")).map(|home| home.join(".cache"));
-        let base = set("XDG_CACHE_HOME").filter(|dir| dir.is_absolute()).or_else(home);
-        let base = base.ok_or_else(|| {
+        let base = user_cache().ok_or_else(|| {
             anyhow!("there is no home folder to keep fetched models in: name a folder with --cache-dir, or a model with -m")
         })?;
         Ok(Store { dir: base.join("gristmill/models") })
@@ -288,6 +285,17 @@ impl Store {
         all.extend(folders(&self.dir).into_iter().filter(earlier));
         all
     }
+}
+
+/// The path that a variable of the environment holds; an empty one holds none.
+pub(super) fn path_in(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from)
+}
+
+/// The folder where this user's programs keep what can be had again.
+pub(super) fn user_cache() -> Option<PathBuf> {
+    let home = || path_in("HOME").or_else(|| path_in("USERPROFILE")).map(|home| home.join(".cache"));
+    path_in("XDG_CACHE_HOME").filter(|dir| dir.is_absolute()).or_else(home)
 }
 
 /// Names in records that the hub's pages also have are read alike whatever hub is set.

@@ -1,6 +1,5 @@
 //! Asking servers: redirects, secrets, time limits and patience.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use ureq::{Agent, Body};
 
 use super::address::{Address, Origin};
 use super::failure::{Failure, Kind};
+use super::store::{path_in, user_cache};
 use crate::output::{note, warn};
 
 /// The hub that `hf:` names, unless option or environment say another.
@@ -91,20 +91,17 @@ pub(crate) fn public_hub() -> Address {
 
 /// The token for the hub: of the environment, else of the file where the hub's own tools keep it.
 fn token() -> Option<String> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     let usable = |token: String| {
         let token = token.trim().to_owned();
         (!token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic())).then_some(token)
     };
     let variables = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
-    if let Some(token) = variables.into_iter().find_map(|name| usable(set(name)?.into_string().ok()?)) {
+    if let Some(token) = variables.into_iter().find_map(|name| usable(std::env::var(name).ok()?)) {
         return Some(token);
     }
-    let path = |name: &str| set(name).map(PathBuf::from);
-    let home = || path("HOME").or_else(|| path("USERPROFILE")).map(|home| home.join(".cache"));
-    let file = path("HF_TOKEN_PATH")
-        .or_else(|| Some(path("HF_HOME")?.join("token")))
-        .or_else(|| Some(path("XDG_CACHE_HOME").or_else(home)?.join("huggingface/token")))?;
+    let file = path_in("HF_TOKEN_PATH")
+        .or_else(|| Some(path_in("HF_HOME")?.join("token")))
+        .or_else(|| Some(user_cache()?.join("huggingface/token")))?;
     usable(std::fs::read_to_string(file).ok()?)
 }
 

@@ -213,10 +213,7 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
 /// A JSON array.
 pub(super) fn json(subject: &Subject, rows: &[Row]) -> Result<()> {
     let rows: Vec<_> = rows.iter().map(|r| fields(subject, r)).collect();
-    let mut out = results();
-    serde_json::to_writer_pretty(&mut out, &rows)?;
-    writeln!(out)?;
-    Ok(())
+    results().json(&rows)
 }
 
 /// Comma-separated values; the samples are left out.

@@ -10,16 +10,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use gristmill::{Chat, Error, Generate};
+use gristmill::{Chat, Error};
 
 use self::input::{Piped, Terminal, Turn};
 use self::talk::{Next, Talk};
-use crate::args::{LoadArgs, positive};
-use crate::error::Usage;
+use crate::args::LoadArgs;
 use crate::fetch::store::Store;
 use crate::output::{note, warn};
 use crate::resolve::describe;
-use crate::sampling::SamplingArgs;
+use crate::sampling::{EndArgs, SamplingArgs};
 
 /// Talk with a model: each turn computes what is new in it
 ///
@@ -33,15 +32,8 @@ pub(crate) struct ChatArgs {
     /// Go on with a conversation that `/save` wrote
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
-    /// Most tokens of an answer [default: up to the end of the context]
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
-    max_tokens: Option<usize>,
-    /// End answers before this text; may be repeated
-    #[arg(long, value_name = "TEXT")]
-    stop: Vec<String>,
-    /// Go on past the model's end of text
-    #[arg(long)]
-    ignore_eos: bool,
+    #[command(flatten)]
+    end: EndArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -53,12 +45,7 @@ const HISTORY: &str = "chat-history";
 
 /// Runs the command.
 pub(crate) fn run(args: ChatArgs) -> Result<()> {
-    let sampling = args.sampling.resolve()?;
-    if args.stop.iter().any(String::is_empty) {
-        return Err(Usage::error("--stop needs text: an empty stop string would end every output"));
-    }
-    let options =
-        Generate { sampling, max_tokens: args.max_tokens, stop: args.stop, ignore_end: args.ignore_eos };
+    let options = args.end.resolve(args.sampling.resolve()?)?;
     let mut llm = args.load.llm()?;
     describe(llm.engine());
     let chat = Chat::new(&mut llm).map_err(|error| match error {

@@ -12,8 +12,8 @@ use gristmill::{
 use super::command::{self, Command};
 use super::settings;
 use crate::error::told;
-use crate::output::{note, results, say, warn};
-use crate::whole::write_whole;
+use crate::output::{error, note, results, say, warn};
+use crate::whole::write_bytes;
 
 /// What comes after a turn.
 pub(super) enum Next {
@@ -34,7 +34,7 @@ impl Mistake {
     pub(super) fn tell(self) -> Result<()> {
         match self {
             Mistake::Told(problem) => {
-                say(format_args!("\x1b[1;31merror:\x1b[0m {problem}"));
+                error(problem);
                 Ok(())
             }
             Mistake::Fatal(error) => Err(error),
@@ -129,7 +129,7 @@ impl<'l> Talk<'l> {
 
     fn save(&mut self, path: &Path) -> Result<()> {
         let bytes = self.chat.save()?;
-        write_whole(path, |file| Ok(file.write_all(&bytes)?))?;
+        write_bytes(path, &bytes)?;
         let size = ByteSize(bytes.len() as u64);
         note(format_args!("{}: {} messages, {size}", path.display(), self.chat.messages().len()));
         Ok(())

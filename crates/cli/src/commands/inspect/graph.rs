@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use gristmill::Model;
 use gristmill::parts::graph::chart::{Chart, ChartNode, Operand};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::InspectArgs;
 use crate::output::{note, results};
 use crate::resolve::engine_options;
+use crate::whole::write_bytes;
 
 /// A form of the graph.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ pub(super) fn print(chart: &Chart, form: GraphForm, to: Option<&Path>) -> Result
     };
     match to {
         Some(path) => {
-            std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+            write_bytes(path, text.as_bytes())?;
             note(format_args!("the graph is in {}", path.display()));
         }
         None => {

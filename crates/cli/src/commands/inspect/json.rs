@@ -1,6 +1,5 @@
 //! What `inspect --json` prints.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -73,11 +72,7 @@ pub(super) fn print_json(
         "tensors": tensors,
         "graph": graph.map(super::graph::json),
     });
-    let mut out = std::io::BufWriter::new(results());
-    serde_json::to_writer_pretty(&mut out, &all)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(())
+    results().json(&all)
 }
 
 fn info_json(info: &ModelInfo) -> Value {

@@ -10,7 +10,7 @@ use gristmill::{Generate, Llm, Outcome, StopReason, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use crate::output::{Results, note, results, shortest};
-use crate::resolve::precision_name;
+use crate::resolve::{name_of, precision_name};
 
 /// The form of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +45,7 @@ impl Answer {
     pub(super) fn new(llm: &mut Llm, options: &Generate, form: Form, load_seconds: f64) -> Answer {
         let mut about = Map::new();
         if matches!(form, Form::Json | Form::JsonLines) {
-            let info = llm.info();
-            let name = if info.name.is_empty() { info.architecture } else { &info.name };
-            about.insert("model".to_owned(), name.into());
+            about.insert("model".to_owned(), name_of(llm.info()).into());
             let engine = llm.engine();
             about.insert("device".to_owned(), engine.device().into());
             about.insert("precision".to_owned(), precision_name(engine.precision()).into());
@@ -98,8 +96,7 @@ impl Answer {
             Form::Tokens => self.lines(&outcome.generated)?,
             Form::Json => {
                 let object = self.object(outcome, first, seconds);
-                serde_json::to_writer_pretty(&mut self.out, &object)?;
-                writeln!(self.out)?;
+                self.out.json(&object)?;
             }
             Form::JsonLines => {
                 let object = self.object(outcome, first, seconds);

@@ -10,11 +10,11 @@ use clap::Args;
 use gristmill::{Generate, Llm, Message};
 
 use self::answer::{Answer, Form};
-use crate::args::{LoadArgs, positive};
+use crate::args::LoadArgs;
 use crate::error::Usage;
 use crate::output::note;
 use crate::resolve::{at, describe};
-use crate::sampling::SamplingArgs;
+use crate::sampling::{EndArgs, SamplingArgs};
 
 /// Answer a prompt, streamed
 ///
@@ -34,15 +34,8 @@ pub(crate) struct RunArgs {
     /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Most tokens to generate; output also ends with the model's end of text, and when prompt and output fill the context
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
-    max_tokens: Option<usize>,
-    /// End the output before this text; may be repeated
-    #[arg(long, value_name = "TEXT")]
-    stop: Vec<String>,
-    /// Go on past the model's end of text
-    #[arg(long)]
-    ignore_eos: bool,
+    #[command(flatten)]
+    end: EndArgs,
     /// Print one JSON object when the answer is complete: text, ids, finish_reason, counts, times, seed, fingerprint
     #[arg(long, conflicts_with = "json_lines")]
     json: bool,
@@ -66,9 +59,7 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
         sampling.seed.get_or_insert_with(gristmill::fresh_seed);
     }
     sampling.logprobs = args.logprobs;
-    if args.stop.iter().any(String::is_empty) {
-        return Err(Usage::error("--stop needs text: an empty stop string would end every output"));
-    }
+    let generate = args.end.resolve(sampling)?;
     let prompt = prompt(args.prompt, args.file, args.raw)?;
     let start = Instant::now();
     let mut llm = args.load.llm()?;
@@ -102,8 +93,6 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
         (.., Some(_)) => Form::Tokens,
         _ => Form::Text,
     };
-    let generate =
-        Generate { sampling, max_tokens: args.max_tokens, stop: args.stop, ignore_end: args.ignore_eos };
     answer(&mut llm, ids, &generate, form, load_seconds)
 }
 
