@@ -188,11 +188,15 @@ fn folder(files: &[HubFile]) -> Option<Choice> {
     Some(Choice::Folder { files: beside, index: Some(index) })
 }
 
+/// Bytes of files, by what a server says of them.
+fn bytes_of(files: &[&HubFile]) -> u64 {
+    files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
+}
+
 /// What can be asked for, one a line.
 fn offers(repo: &str, groups: &[Group], folder: bool) -> String {
     let line = |choice: &str, bytes: u64| format!("\n  hf:{repo}:{choice}  {}", ByteSize(bytes));
-    let mut lines: Vec<String> =
-        groups.iter().map(|g| line(&g.files[0].path, g.files.iter().map(|f| f.bytes).sum())).collect();
+    let mut lines: Vec<String> = groups.iter().map(|g| line(&g.files[0].path, bytes_of(&g.files))).collect();
     if folder {
         lines.push(format!("\n  hf:{repo}:{FOLDER}  the folder of safetensors"));
     }

@@ -1,7 +1,7 @@
 //! What is written beside a fetched model: where it came from and what its files are.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -87,7 +87,7 @@ impl Record {
         let path = folder.join(RECORD);
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
             Err(e) => return Err(e).with_context(|| path.display().to_string()),
         };
         let mut text = vec![];
@@ -105,8 +105,17 @@ impl Record {
             if let Some(name) = names.chain(&record.main).find(|name| !is_plain(name)) {
                 bail!("{name:?} is no file of its folder");
             }
-            if record.files.is_empty() || record.name.chars().any(char::is_control) {
+            if record.files.is_empty() {
                 bail!("it names no model");
+            }
+            // What is printed of it.
+            let texts = [Some(&record.name), Some(&record.about), record.licence.as_ref()];
+            if texts.into_iter().flatten().any(|text| text.chars().any(char::is_control)) {
+                bail!("it has control characters");
+            }
+            let hex = |c: &String| !c.is_empty() && c.bytes().all(|b| b.is_ascii_hexdigit());
+            if !record.commit.iter().all(hex) {
+                bail!("its commit is none");
             }
             Ok(record)
         };
@@ -160,6 +169,8 @@ mod tests {
         let file = FileRecord { name: "m.gguf".into(), bytes: 3, sha256: "0".repeat(64) };
         let mut record = Record::new("hf:a/b".into(), vec![file]);
         record.main = Some("m.gguf".into());
+        record.commit = Some("0123456789abcdef".into());
+        (record.about, record.licence) = ("llama Q4_0".into(), Some("mit".into()));
         record.write(dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join(RECORD)).unwrap();
         let again = Record::read(dir.path()).unwrap().unwrap();
@@ -172,6 +183,10 @@ mod tests {
             ("\"m.gguf\"", "\"/etc/passwd\""),
             ("\"version\": 1", "\"version\": 2"),
             ("hf:a/b", "hf:\\u001b[2J"),
+            ("llama Q4_0", "llama\\u001b[2J"),
+            ("mit", "mit\\r"),
+            ("0123456789abcdef", "0123456789aé"),
+            ("0123456789abcdef", ""),
             ("{", "["),
             ("\"bytes\": 3", "\"bytes\": -3"),
         ] {
