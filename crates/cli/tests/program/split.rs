@@ -106,7 +106,7 @@ fn no_file_of_a_folder_is_written_over() {
             "--graph",
             "dot",
             "-o",
-            &dir.path().with_extension("dot").to_str().unwrap(),
+            dir.path().with_extension("dot").to_str().unwrap(),
         ]);
     }
     std::fs::remove_file(dir.path().with_extension("dot")).unwrap();
