@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gristmill::{
-    ByteSize, Checkpoint, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions, ModelInfo,
-    Precision, Profile, load_engine, open_checkpoint,
+    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions,
+    ModelInfo, Precision, Profile, load_engine, open_checkpoint,
 };
 
 use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
@@ -182,4 +182,33 @@ pub(crate) fn precision_name(precision: Precision) -> &'static str {
         Precision::Exact => "exact",
         Precision::Fast => "fast",
     }
+}
+/// Refuses to write to a file that is read: one of the weights, what lies beside them in a folder and is no GGUF file, or
+/// `another`.
+///
+/// # Errors
+/// It is one.
+pub(crate) fn spare_inputs(output: &Path, checkpoint: &Checkpoint, another: Option<&Path>) -> Result<()> {
+    // What is not there is no input.
+    let Ok(found) = output.canonicalize() else { return Ok(()) };
+    let files = checkpoint.files();
+    let read: Vec<PathBuf> = files
+        .iter()
+        .filter_map(|file| file.path)
+        .chain(another)
+        .filter_map(|p| p.canonicalize().ok())
+        .collect();
+    let gguf = found.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    let beside = checkpoint.container() == Container::HuggingFace
+        && !gguf
+        && found.is_file()
+        && files
+            .iter()
+            .filter_map(|f| f.path?.parent()?.canonicalize().ok())
+            .any(|dir| found.parent() == Some(&dir));
+    if beside || read.contains(&found) {
+        let name = output.display();
+        return Err(Usage::error(format!("{name} is a file to read: give another name to write to")));
+    }
+    Ok(())
 }

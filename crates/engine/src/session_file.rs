@@ -1,13 +1,12 @@
 //! Saved sessions as bytes.
 //!
-//! `magic`, the version, then the fingerprint, five counts, the note, the ids, for each state a head and its bytes, and the
+//! [`SavedSession::MAGIC`], the version, then the fingerprint, five counts, the note, the ids, for each state a head and its bytes, and the
 //! SHA-256 of all before it. Numbers are little-endian.
 
 use sha2::{Digest, Sha256};
 
 use crate::session::SessionError;
 
-const MAGIC: &[u8; 8] = b"gristses";
 const VERSION: u32 = 1;
 /// Bytes of a SHA-256.
 const SUM: usize = 32;
@@ -49,7 +48,7 @@ pub(crate) fn assemble(head: &Head, states: Vec<Vec<u8>>) -> Vec<u8> {
     let sizes = states.iter().map(Vec::len).sum::<usize>() + head.note.len() + 4 * head.tokens.len();
     let mut out = Vec::with_capacity(sizes + 64 * (head.states.len() + 4));
     let position = |p: Option<usize>| p.map_or(NONE, |p| p as u64);
-    out.extend(MAGIC);
+    out.extend(SavedSession::MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend(head.fingerprint.as_bytes());
     let counts = [head.note.len() as u64, head.tokens.len() as u64, head.computed as u64];
@@ -69,12 +68,15 @@ pub(crate) fn assemble(head: &Head, states: Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 impl<'b> SavedSession<'b> {
+    /// What the bytes of every saved session begin with, so that nobody reads a large file in vain.
+    pub const MAGIC: [u8; 8] = *b"gristses";
+
     /// Reads a saved session. The bytes may be anybody's: nothing is allocated that they do not hold.
     ///
     /// # Errors
     /// They are none, of another version, or damaged.
     pub fn parse(bytes: &'b [u8]) -> Result<SavedSession<'b>, SessionError> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(SessionError::Foreign)?;
+        let rest = bytes.strip_prefix(&SavedSession::MAGIC).ok_or(SessionError::Foreign)?;
         let (version, _) = rest.split_first_chunk().ok_or_else(|| damaged("it ends before its version"))?;
         let found = u32::from_le_bytes(*version);
         if found != VERSION {
@@ -85,7 +87,7 @@ impl<'b> SavedSession<'b> {
         if Sha256::digest(body)[..] != sum[..] {
             return Err(damaged("its checksum is another: it is cut off or was changed"));
         }
-        let mut cursor = Cursor(&body[(MAGIC.len() + 4).min(body.len())..]);
+        let mut cursor = Cursor(&body[(SavedSession::MAGIC.len() + 4).min(body.len())..]);
         let fingerprint = cursor.text(FINGERPRINT)?;
         let (note_len, ids) = (cursor.size()?, cursor.size()?);
         let (computed, live, snapshot) = (cursor.size()?, cursor.position()?, cursor.position()?);

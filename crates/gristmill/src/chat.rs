@@ -309,15 +309,17 @@ impl Drop for Reply<'_> {
         let unanswered = self.failed || self.text.is_empty() && !ended;
         if let Some(generation) = self.generation.take() {
             let (prompt, reused, generated) = generation.counts();
-            self.stats.reused += reused;
-            self.stats.computed += prompt - reused;
-            self.stats.generated += generated;
+            // Those of a loaded conversation may be anything.
+            let stats = &mut self.stats;
+            stats.reused = stats.reused.saturating_add(reused);
+            stats.computed = stats.computed.saturating_add(prompt - reused);
+            stats.generated = stats.generated.saturating_add(generated);
         }
         if unanswered {
             self.messages.truncate(self.messages.len() - self.new);
             self.messages.extend(self.taken.take());
         } else {
-            self.stats.answers += 1;
+            self.stats.answers = self.stats.answers.saturating_add(1);
             self.messages.push(Message::new(ASSISTANT, std::mem::take(&mut self.text)));
         }
     }

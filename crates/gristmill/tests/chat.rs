@@ -199,3 +199,37 @@ fn conversations_are_saved_and_go_on() {
     assert!(error.contains("without a conversation"), "{error}");
     assert_eq!(SessionError::Foreign.to_string(), "this is not a saved session");
 }
+
+/// What is beside the states may be anybody's: counts of any size, messages of any role, in any order.
+#[test]
+fn notes_that_nobody_wrote_do_no_harm() {
+    let mut llm = load("llama", 512);
+    let most = usize::MAX;
+    let stats = format!(r#"{{"answers":{most},"reused":{most},"computed":{most},"generated":{most}}}"#);
+    let message = |role: &str| format!(r#"{{"role":"{role}","content":"Why?"}}"#);
+    let [user, assistant, other] = ["user", "assistant", "\\u001b"].map(message);
+    for (messages, answers) in [
+        (String::new(), false),
+        (assistant.clone(), false),
+        (format!("{assistant},{assistant}"), true),
+        (format!("{user},{assistant}"), true),
+        (other, true),
+    ] {
+        let session = llm.engine().open_session();
+        let note = format!(r#"{{"messages":[{messages}],"stats":{stats}}}"#);
+        let saving = llm.engine().save_session(session, note.as_bytes()).unwrap();
+        let bytes = pollster::block_on(saving).unwrap();
+        llm.engine().close_session(session);
+        let mut chat = Chat::new(&mut llm).unwrap();
+        chat.load(&bytes).unwrap_or_else(|e| panic!("{note}: {e}"));
+        let before = texts(&chat).len();
+        let again = chat.retry(&options(2)).map(|reply| reply.text().unwrap());
+        assert_eq!(again.is_ok(), answers, "{note}");
+        chat.say("How?", &options(2)).unwrap().text().unwrap();
+        let stats = chat.stats();
+        assert_eq!([stats.answers, stats.reused, stats.computed, stats.generated], [most; 4]);
+        chat.undo().unwrap();
+        assert!(texts(&chat).len().abs_diff(before) <= 1, "{note}");
+        chat.save().unwrap();
+    }
+}

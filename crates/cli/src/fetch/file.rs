@@ -18,6 +18,7 @@ use ureq::http::header;
 
 use super::address::Address;
 use super::failure::{Failure, Kind};
+use super::store::room;
 use super::web::{Reply, Web};
 use crate::output::warn;
 use crate::whole::write_bytes;
@@ -26,6 +27,8 @@ const BUFFER: usize = 1 << 18;
 
 /// What is said of unfinished files is not longer.
 const MOST_STATE: u64 = 1 << 20;
+/// After so many bytes it is seen whether there is still room: of some answers nobody says how long they are.
+const LOOK: u64 = 32 << 20;
 
 /// What is known of a file before it is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -342,6 +345,8 @@ impl<'a> Part<'a> {
         let (at, mut body) = (reply.at, reply.body.into_reader());
         let (mut buffer, total) = (vec![0; BUFFER], self.state.total);
         let fail = |kind| Failure::new(&at, kind);
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let mut look = self.len;
         while total.is_none_or(|total| self.len <= total) {
             if stop.load(Ordering::Relaxed) {
                 return Err(Stopped.into());
@@ -355,6 +360,10 @@ impl<'a> Part<'a> {
                     return Err(fail(Kind::Broken { got: self.len, of: total, cause: Some(e) }).into());
                 }
             };
+            if self.len >= look {
+                room(folder, total.map_or(LOOK, |total| total - self.len))?;
+                look = self.len + LOOK;
+            }
             self.file.write_all(&buffer[..n]).with_context(|| {
                 format!(
                     "{} cannot be written; what is there is kept, and continued next time",

@@ -164,10 +164,25 @@ impl Listing {
         let (bytes, _) = web.bytes(&wanted.address, MOST_INDEX).map_err(|f| explain(web, source, f))?;
         let index: Index = serde_json::from_slice(&bytes)
             .map_err(|e| anyhow!("{} of {source} is no list of shards: {e}", index.path))?;
-        let mut shards: Vec<String> = index.weight_map.into_values().collect();
-        shards.sort();
-        shards.dedup();
-        Ok(shards)
+        shards_of(index.weight_map.into_values())
+            .map_err(|problem| anyhow!("{} of {source} is no list of shards: {problem}", wanted.name))
+    }
+}
+
+/// The shards of an index, each once. Files of other kinds are fetched beside them, and two that have one name on some system
+/// would be written at once.
+fn shards_of(names: impl Iterator<Item = String>) -> Result<Vec<String>, String> {
+    let mut shards: Vec<String> = names.collect();
+    shards.sort();
+    shards.dedup();
+    if let Some(other) = shards.iter().find(|name| !name.ends_with(".safetensors")) {
+        return Err(format!("{other:?} is no safetensors file"));
+    }
+    let mut folded: Vec<String> = shards.iter().map(|name| name.to_lowercase()).collect();
+    folded.sort();
+    match folded.windows(2).find(|two| two[0] == two[1]) {
+        Some(two) => Err(format!("two of its shards differ in capital letters alone: {:?}", two[0])),
+        None => Ok(shards),
     }
 }
 
@@ -260,6 +275,21 @@ mod tests {
         assert_eq!((file.bytes, file.check), (9, Check::Sha256(sum.to_lowercase())));
         assert_eq!(lfs("12"), None);
         assert_eq!(line(r#"{"type":"directory","path":"x","oid":"","size":0}"#), None);
+    }
+
+    #[test]
+    fn shards_are_files_of_their_own() {
+        let of = |names: &[&str]| shards_of(names.iter().map(|name| (*name).to_owned()));
+        let two = ["a.safetensors".to_owned(), "b.safetensors".to_owned()];
+        assert_eq!(of(&["b.safetensors", "a.safetensors", "b.safetensors"]), Ok(two.to_vec()));
+        for (names, problem) in [
+            (["a.safetensors", "config.json"], "config.json"),
+            (["a.safetensors", "a.safetensors.part"], "no safetensors file"),
+            (["a.safetensors", "A.safetensors"], "capital letters"),
+        ] {
+            let error = of(&names).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
     }
 
     #[test]

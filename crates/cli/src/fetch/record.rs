@@ -1,7 +1,7 @@
 //! What is written beside a fetched model: where it came from and what its files are.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -87,7 +87,7 @@ impl Record {
         let path = folder.join(RECORD);
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
             Err(e) => return Err(e).with_context(|| path.display().to_string()),
         };
         let mut text = vec![];
@@ -115,7 +115,8 @@ impl Record {
             if texts.flat_map(|text| text.chars()).any(char::is_control) {
                 bail!("it has control characters in it");
             }
-            if record.commit.iter().flat_map(|commit| commit.bytes()).any(|b| !b.is_ascii_hexdigit()) {
+            let hex = |c: &String| !c.is_empty() && c.bytes().all(|b| b.is_ascii_hexdigit());
+            if !record.commit.iter().all(hex) {
                 bail!("its commit is none");
             }
             Ok(record)
@@ -198,6 +199,7 @@ mod tests {
             ("\"000", "\"\\r"),
             // Its twelfth byte is within a character.
             ("0123456789abcdef", "0123456789aüü"),
+            ("0123456789abcdef", ""),
             ("{", "["),
             ("\"bytes\": 3", "\"bytes\": -3"),
         ] {

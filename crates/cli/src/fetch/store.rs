@@ -4,7 +4,7 @@
 //! its record. What is being fetched is put together in `partial/`, checked, and moved to its place in one step: so what has a
 //! place is complete, whatever was killed before.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -139,7 +139,7 @@ impl Store {
     /// Has one process at a time fetch a model; the others wait here.
     pub(crate) fn lock(&self, key: &str) -> Result<File> {
         let path = self.folder(LOCKS)?.join(plain(key));
-        let lock = File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
+        let lock = lock_file(&path)?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
             note("another gristmill is fetching this model: waiting for it");
         }
@@ -157,18 +157,7 @@ impl Store {
     /// # Errors
     /// They have no room.
     pub(crate) fn room(&self, bytes: u64) -> Result<()> {
-        // Where the system does not tell, the attempt will.
-        let Ok(free) = fs4::available_space(&self.dir) else { return Ok(()) };
-        if bytes > 0 && free < bytes.saturating_add(SPARE) {
-            bail!(
-                "{} more are to be written to {}, and only {} are free there: free some (`gristmill models` lists what was \
-                 fetched), or name another folder with --cache-dir",
-                ByteSize(bytes),
-                self.dir.display(),
-                ByteSize(free)
-            );
-        }
-        Ok(())
+        room(&self.dir, bytes)
     }
 
     fn at(&self, place: &Place) -> PathBuf {
@@ -197,6 +186,10 @@ impl Store {
         }
         record.write(&staging)?;
         let folder = self.at(place);
+        if fs::symlink_metadata(&folder).is_ok() {
+            // Without a record it is no model, and a folder takes the place of an empty one only.
+            self.remove(&folder)?;
+        }
         let parent = self.folder(&format!("{}/{}", place.kind, place.group))?;
         fs::rename(&staging, &folder).with_context(|| format!("{} cannot be written", folder.display()))?;
         if let Ok(parent) = File::open(parent) {
@@ -266,7 +259,7 @@ impl Store {
         let (mut bytes, mut running) = (0, 0);
         for folder in self.unfinished() {
             let key = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let lock = File::create(self.folder(LOCKS)?.join(&key))?;
+            let lock = lock_file(&self.folder(LOCKS)?.join(&key))?;
             if lock.try_lock().is_err() {
                 running += 1;
                 continue;
@@ -296,6 +289,31 @@ pub(super) fn path_in(variable: &str) -> Option<PathBuf> {
 pub(super) fn user_cache() -> Option<PathBuf> {
     let home = || path_in("HOME").or_else(|| path_in("USERPROFILE")).map(|home| home.join(".cache"));
     path_in("XDG_CACHE_HOME").filter(|dir| dir.is_absolute()).or_else(home)
+}
+
+/// Sees that so many bytes can be written to a folder.
+///
+/// # Errors
+/// They have no room.
+pub(crate) fn room(dir: &Path, bytes: u64) -> Result<()> {
+    // Where the system does not tell, the attempt will.
+    let Ok(free) = fs4::available_space(dir) else { return Ok(()) };
+    if bytes > 0 && free < bytes.saturating_add(SPARE) {
+        bail!(
+            "{} more are to be written to {}, and only {} are free there: free some (`gristmill models` lists what was \
+             fetched), or name another folder with --cache-dir",
+            ByteSize(bytes),
+            dir.display(),
+            ByteSize(free)
+        );
+    }
+    Ok(())
+}
+
+/// The file that is locked. What is in it, should it be a link to some other file, stays.
+fn lock_file(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// Names in records that the hub's pages also have are read alike whatever hub is set.
@@ -387,6 +405,48 @@ mod tests {
         assert!(store.remove(&stored.folder).unwrap() > 2);
         assert!(store.all().is_empty() && !stored.folder.parent().unwrap().exists());
         assert!(store.unfinished().is_empty());
+    }
+
+    /// What was there before is neither taken for a model nor in the way of one.
+    #[test]
+    fn a_place_without_a_record_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store { dir: dir.path().to_owned() };
+        let place = Place::new("hf", "a--b", &["0123", "m.gguf"]);
+        let stored = put(&store, &place, "abc").unwrap();
+        fs::remove_file(stored.folder.join(super::super::record::RECORD)).unwrap();
+        assert_eq!(fs::read(put(&store, &place, "xyz").unwrap().path().unwrap()).unwrap(), b"xyz");
+        store.remove(&stored.folder).unwrap();
+        fs::create_dir_all(stored.folder.parent().unwrap()).unwrap();
+        fs::write(&stored.folder, "a file").unwrap();
+        assert_eq!(fs::read(put(&store, &place, "123").unwrap().path().unwrap()).unwrap(), b"123");
+        assert!(store.unfinished().is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_in_the_cache_folder_cost_nobody_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store { dir: dir.path().join("store") };
+        let mine = dir.path().join("mine");
+        fs::create_dir(&mine).unwrap();
+        fs::write(mine.join("thesis"), "years of work").unwrap();
+        let key = Place::new("hf", "a--b", &["0123", "m.gguf"]);
+        let link = |from: &Path, to: &Path| {
+            fs::create_dir_all(from.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(to, from).unwrap();
+        };
+        for lock in [key.key(), "left".into()] {
+            link(&store.dir.join(LOCKS).join(lock), &mine.join("thesis"));
+        }
+        fs::create_dir_all(store.dir.join(PARTIAL).join("left")).unwrap();
+        link(&store.dir.join(PARTIAL).join("left/deep"), &mine);
+        link(&store.dir.join(PARTIAL).join("other"), &mine);
+        link(&store.at(&key), &mine);
+        put(&store, &key, "abc").unwrap();
+        store.clean().unwrap();
+        assert_eq!(fs::read_to_string(mine.join("thesis")).unwrap(), "years of work");
+        assert_eq!(fs::read_dir(&mine).unwrap().count(), 1);
     }
 
     #[test]

@@ -126,8 +126,19 @@ fn a_saved_conversation_goes_on_in_another_process() {
     std::fs::write(&file, &bytes[..bytes.len() - 9]).unwrap();
     let errors = fails(&args, 1);
     assert!(errors.contains("cannot be loaded") && errors.contains("damaged"), "{errors}");
+    // A file of another kind is not lost for a slip of the hand.
+    let before = std::fs::read(&model).unwrap();
+    let (done, _, errors) = chat(&model, &[], &[&format!("/save {model}")]);
+    assert!(!done && errors.contains("is no saved session: give another name"), "{errors}");
+    assert!(std::fs::read(&model).unwrap() == before);
     let errors = fails(&["chat", "-m", &model, "--session", &model], 1);
     assert!(errors.contains("not a saved session"), "{errors}");
+    // Of what never ends the beginning tells.
+    #[cfg(unix)]
+    for endless in ["/dev/zero", "/dev/urandom"] {
+        let errors = fails(&["chat", "-m", &model, "--session", endless], 1);
+        assert!(errors.contains("not a saved session"), "{errors}");
+    }
 }
 
 #[test]

@@ -518,3 +518,30 @@ fn a_model_of_the_catalogue_that_lies_there_is_listed() {
     assert!(hub.run(&["models", "remove", "smollm2-135m-instruct"]).1.contains("93.8 MiB free"));
     assert!(!path.exists());
 }
+
+/// Whatever length a server tells, nothing is written that the disk has no room for.
+#[test]
+fn what_has_no_room_is_not_begun() {
+    let hub = quants();
+    let url = format!("{}/files/{FILE}", hub.behind);
+    hub.fault("/files/", 1, Fault::Told(1 << 60));
+    let errors = hub.refuses(&url, 0);
+    assert!(errors.contains("are free there"), "{errors}");
+    let part = find(hub.cache(), &format!("{FILE}.part")).unwrap();
+    assert_eq!(fs::metadata(part).unwrap().len(), 0);
+    assert_eq!(fs::read(hub.pull(&url)).unwrap(), llama());
+}
+
+/// A list of shards that names other files of the model: each would be fetched twice at once, into one file.
+#[test]
+fn shards_are_no_other_files_of_the_model() {
+    let index = br#"{"weight_map":{"a":"config.json","b":"tokenizer.json"}}"#;
+    let hub = Hub::new(&[
+        ("config.json", b"{}".to_vec()),
+        ("tokenizer.json", b"{}".to_vec()),
+        ("model.safetensors.index.json", index.to_vec()),
+    ]);
+    let errors = hub.refuses("hf:owner/tiny", 0);
+    assert!(errors.contains("is no list of shards") && errors.contains("config.json"), "{errors}");
+    assert!(files(hub.cache()).is_empty());
+}

@@ -71,5 +71,43 @@ fn quantize_reads_all_shards_and_writes_one_file() {
     let before = std::fs::read(&shards[2]).unwrap();
     let errors = fails(&["quantize", &shards[1], &shards[2], "q8_0"], 2);
     assert!(errors.contains("is a file to read"), "{errors}");
+    let errors = fails(&["inspect", "-m", &shards[1], "--graph", "svg", "-o", &shards[2]], 2);
+    assert!(errors.contains("is a file to read"), "{errors}");
     assert!(std::fs::read(&shards[2]).unwrap() == before);
+}
+
+/// A folder has more files that are read than those of the weights.
+#[test]
+fn no_file_of_a_folder_is_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(tests(&format!("goldens/llama/{name}")), at(name)).unwrap();
+    }
+    let model = dir.path().to_str().unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let before = std::fs::read(at(name)).unwrap();
+        for args in [
+            &["quantize", model, &at(name), "q8_0"][..],
+            &["inspect", "-m", model, "--graph", "dot", "-o", &at(name)],
+        ] {
+            let errors = fails(args, 2);
+            assert!(errors.contains("is a file to read"), "{args:?}: {errors}");
+        }
+        assert!(std::fs::read(at(name)).unwrap() == before, "{name}");
+    }
+    // What was made before is made again.
+    for _ in 0..2 {
+        ok(&["quantize", model, &at("out.gguf"), "q8_0"]);
+        ok(&[
+            "inspect",
+            "-m",
+            model,
+            "--graph",
+            "dot",
+            "-o",
+            dir.path().with_extension("dot").to_str().unwrap(),
+        ]);
+    }
+    std::fs::remove_file(dir.path().with_extension("dot")).unwrap();
 }

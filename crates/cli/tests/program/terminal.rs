@@ -41,8 +41,8 @@ impl Screen {
         Screen { keys, shown, text: String::new(), seen: 0, child }
     }
 
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");
+    fn press(&mut self, keys: impl AsRef<[u8]>) {
+        self.keys.write_all(keys.as_ref()).expect("the terminal takes keys");
     }
 
     /// Waits until a text is shown behind what was waited for before.
@@ -102,6 +102,12 @@ fn an_interrupt_ends_the_answer_and_keeps_the_conversation() {
     screen.wait_for("> ");
     // At the prompt it gives up the line.
     screen.press("never said\x03");
+    screen.wait_for("> ");
+    // So it is given up where a key is no character.
+    screen.press(b"caf\xe9 never");
+    screen.wait_for("no text in UTF-8");
+    screen.wait_for("> ");
+    screen.press("\x03");
     screen.wait_for("> ");
     screen.press("/history\r");
     screen.wait_for("user: Why is it?");

@@ -1,14 +1,16 @@
 //! Turns from lines: of a terminal, with an editor and a history, or of a pipe.
 
-use std::io::{BufRead, IsTerminal, stdin, stdout};
+use std::io::{BufRead, ErrorKind, IsTerminal, Read, stdin, stdout};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
+use gristmill::ByteSize;
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config, Editor};
 
+use super::super::MOST_PROMPT;
 use crate::output::warn;
 
 /// Opens and closes a message of several lines.
@@ -18,7 +20,7 @@ pub(super) const QUOTES: &str = "\"\"\"";
 pub(super) enum Line {
     /// Without its end.
     Text(String),
-    /// Ctrl-C: what was typed is given up.
+    /// Ctrl-C, or what is no text: what was typed is given up.
     Interrupted,
     /// There are no more.
     End,
@@ -45,19 +47,27 @@ pub(super) enum Turn {
 
 /// Reads a turn: a line; or several, of which all but the last end with `\`; or all from one that begins with three quotation
 /// marks to one that ends with them.
+///
+/// # Errors
+/// Lines cannot be read; a message does not end.
 pub(super) fn turn(lines: &mut dyn Lines) -> Result<Turn> {
+    bounded(lines, MOST_PROMPT as usize)
+}
+
+fn bounded(lines: &mut dyn Lines, most: usize) -> Result<Turn> {
     let first = match lines.line(false)? {
         Line::Text(line) => line,
         Line::Interrupted => return Ok(Turn::Nothing),
         Line::End => return Ok(Turn::End),
     };
     if let Some(rest) = first.trim_start().strip_prefix(QUOTES) {
-        return quoted(rest.to_owned(), lines);
+        return quoted(rest.to_owned(), lines, most);
     }
     let (mut said, mut line) = (String::new(), first);
     while let Some(part) = line.strip_suffix('\\') {
         said += part;
         said.push('\n');
+        within(&said, most)?;
         line = match lines.line(true)? {
             Line::Text(line) => line,
             Line::Interrupted => return Ok(Turn::Nothing),
@@ -68,7 +78,14 @@ pub(super) fn turn(lines: &mut dyn Lines) -> Result<Turn> {
     Ok(if said.trim().is_empty() { Turn::Nothing } else { Turn::Said(said) })
 }
 
-fn quoted(first: String, lines: &mut dyn Lines) -> Result<Turn> {
+fn within(said: &str, most: usize) -> Result<()> {
+    match said.len() > most {
+        true => bail!("a message has more than the {} of text that are read", ByteSize(most as u64)),
+        false => Ok(()),
+    }
+}
+
+fn quoted(first: String, lines: &mut dyn Lines, most: usize) -> Result<Turn> {
     let (mut said, mut line) = (String::new(), first);
     loop {
         if let Some(last) = line.trim_end().strip_suffix(QUOTES) {
@@ -77,6 +94,7 @@ fn quoted(first: String, lines: &mut dyn Lines) -> Result<Turn> {
         }
         said += &line;
         said.push('\n');
+        within(&said, most)?;
         line = match lines.line(true)? {
             Line::Text(line) => line,
             Line::Interrupted => return Ok(Turn::Nothing),
@@ -98,15 +116,27 @@ pub(super) struct Piped {
 impl Lines for Piped {
     fn line(&mut self, _inside: bool) -> Result<Line> {
         self.read += 1;
-        match stdin().lock().lines().next() {
-            None => Ok(Line::End),
-            Some(line) => {
-                let line =
-                    line.with_context(|| format!("line {} of standard input cannot be read", self.read));
-                Ok(Line::Text(line?))
-            }
-        }
+        let line = format!("line {} of standard input", self.read);
+        next_line(&mut stdin().lock(), MOST_PROMPT, &line)
     }
+}
+
+/// The next line, of so many bytes at most; `name` is what it is called in errors.
+fn next_line(from: &mut impl BufRead, most: u64, name: &str) -> Result<Line> {
+    let mut line = vec![];
+    let read = from.take(most + 1).read_until(b'\n', &mut line);
+    if read.with_context(|| format!("{name} cannot be read"))? == 0 {
+        return Ok(Line::End);
+    }
+    if line.len() as u64 > most {
+        bail!("{name} has more than the {} of text that are read", ByteSize(most));
+    }
+    if line.pop_if(|end| *end == b'\n').is_some() {
+        line.pop_if(|end| *end == b'\r');
+    }
+    let text =
+        String::from_utf8(line).map_err(|_| anyhow!("{name} is no text in UTF-8: convert it to UTF-8 first"));
+    Ok(Line::Text(text?))
 }
 
 /// Lines that are typed, with a history that outlives the program.
@@ -150,6 +180,11 @@ impl Lines for Terminal {
             Ok(line) => Ok(Line::Text(line)),
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
+            // A key of a terminal of another encoding, or a paste of anything, costs no conversation.
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                warn("what was typed is no text in UTF-8, and the line up to there is given up");
+                Ok(Line::Interrupted)
+            }
             Err(error) => Err(error).context("the terminal cannot be read"),
         }
     }
@@ -201,6 +236,41 @@ mod tests {
         );
         assert_eq!(turns(&["\"\"\"a", "b\"\"\" "]), [said("a\nb"), Turn::End]);
         assert_eq!(turns(&["\"\"\"a\"\"\"", "\"\"\"\"\"\""]), [said("a"), Turn::Nothing, Turn::End]);
+    }
+
+    #[test]
+    fn lines_of_a_pipe_are_text_of_some_length_at_most() {
+        let lines = |bytes: &[u8]| -> Vec<String> {
+            let mut from = bytes;
+            let next = || match next_line(&mut from, 5, "line 7") {
+                Ok(Line::Text(line)) => Some(line),
+                Ok(_) => None,
+                Err(error) => Some(format!("{error:#}")),
+            };
+            std::iter::from_fn(next).take(4).collect()
+        };
+        assert_eq!(lines(b"a\r\n\nb\r"), ["a", "", "b\r"]);
+        assert_eq!(lines(b"1234\n"), ["1234"]);
+        assert!(lines(b"123456")[0].starts_with("line 7 has more than the 5 B"));
+        assert!(lines(b"a\xff")[0].starts_with("line 7 is no text in UTF-8"));
+        // One that never ends.
+        let endless = next_line(&mut std::io::BufReader::new(std::io::repeat(b'a')), 1 << 20, "it");
+        assert!(endless.is_err_and(|e| e.to_string().contains("1.0 MiB")));
+        assert!(matches!(next_line(&mut &b""[..], 5, ""), Ok(Line::End)));
+    }
+
+    #[test]
+    fn messages_of_many_lines_end_somewhere() {
+        for (first, next) in [("a\\", "b\\"), (QUOTES, "some of it")] {
+            struct Endless(&'static str, &'static str);
+            impl Lines for Endless {
+                fn line(&mut self, inside: bool) -> Result<Line> {
+                    Ok(Line::Text(if inside { self.1 } else { self.0 }.to_owned()))
+                }
+            }
+            let problem = bounded(&mut Endless(first, next), 1000).unwrap_err().to_string();
+            assert!(problem.contains("a message has more than"), "{problem}");
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The conversation: turns and commands, answers on standard output, all else on standard error.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use gristmill::{
-    ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Reply, Resumption, StopReason,
+    ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Reply, Resumption, SavedSession,
+    SessionError, StopReason,
 };
 
 use super::command::{self, Command};
@@ -110,7 +112,7 @@ impl<'l> Talk<'l> {
     /// Goes on with a saved conversation.
     pub(super) fn load(&mut self, path: &Path) -> Result<()> {
         let cannot = || format!("{} cannot be loaded", path.display());
-        let bytes = std::fs::read(path).with_context(cannot)?;
+        let bytes = session_bytes(path).with_context(cannot)?;
         let resumption = self.chat.load(&bytes).map_err(anyhow::Error::from).with_context(cannot)?;
         match resumption {
             Resumption::Restored(tokens) => note(format_args!(
@@ -128,6 +130,9 @@ impl<'l> Talk<'l> {
     }
 
     fn save(&mut self, path: &Path) -> Result<()> {
+        if is_another(path) {
+            bail!("{} is there and is no saved session: give another name", path.display());
+        }
         let bytes = self.chat.save()?;
         write_bytes(path, &bytes)?;
         let size = ByteSize(bytes.len() as u64);
@@ -158,6 +163,27 @@ impl<'l> Talk<'l> {
         }
         options
     }
+}
+
+/// The bytes of a saved session; of what is none, such as a device, only the first few are read.
+fn session_bytes(path: &Path) -> Result<Vec<u8>> {
+    let (mut file, mut bytes) = (File::open(path)?, vec![]);
+    (&file).take(SavedSession::MAGIC.len() as u64).read_to_end(&mut bytes)?;
+    if bytes != SavedSession::MAGIC {
+        return Err(SessionError::Foreign.into());
+    }
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether a file is there, with something in it, that is no saved session.
+fn is_another(path: &Path) -> bool {
+    let mut start = vec![];
+    let read = |file: File| file.take(SavedSession::MAGIC.len() as u64).read_to_end(&mut start);
+    // Whoever opens a pipe waits for the other side.
+    path.metadata().is_ok_and(|there| there.is_file())
+        && File::open(path).and_then(read).is_ok_and(|n| n > 0)
+        && start != SavedSession::MAGIC
 }
 
 /// What to do where the context is full.

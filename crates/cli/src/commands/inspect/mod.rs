@@ -20,7 +20,7 @@ use self::graph::GraphForm;
 use self::json::{print_json, to_json};
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs};
 use crate::output::results;
-use crate::resolve::{engine_options, precision_name};
+use crate::resolve::{engine_options, precision_name, spare_inputs};
 
 /// Arrays of metadata longer than this are shown by type and length: vocabularies fill screens.
 const LONG: usize = 8;
@@ -57,7 +57,12 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let model = Model::open(checkpoint.clone()).map_err(|e| e.to_string());
     if let Some(form) = args.graph {
         return match &model {
-            Ok(model) => graph::print(&graph::chart(model, args)?, form, args.output.as_deref()),
+            Ok(model) => {
+                if let Some(output) = &args.output {
+                    spare_inputs(output, &checkpoint, None)?;
+                }
+                graph::print(&graph::chart(model, args)?, form, args.output.as_deref())
+            }
             Err(problem) => bail!("{}: a model that cannot be run has no graph: {problem}", path.display()),
         };
     }

@@ -69,14 +69,12 @@ impl Input {
         Ok(Input { source: Source::Folder { model: Box::new(model), form }, metadata, tensors, bytes })
     }
 
-    /// Whether a path is one of the files of weights that are read, of which there may be several.
-    pub(super) fn reads(&self, path: &Path) -> bool {
-        let checkpoint = match &self.source {
+    /// Where it comes from.
+    pub(super) fn checkpoint(&self) -> &Checkpoint {
+        match &self.source {
             Source::Gguf(checkpoint) => checkpoint,
             Source::Folder { model, .. } => model.checkpoint(),
-        };
-        let Ok(path) = path.canonicalize() else { return false };
-        checkpoint.files().iter().filter_map(|file| file.path?.canonicalize().ok()).any(|read| read == path)
+        }
     }
 
     /// The bytes of some rows of a tensor that has so many.

@@ -20,7 +20,7 @@ use crate::args::{ThreadArgs, dtype};
 use crate::error::Usage;
 use crate::output::{note, warn};
 use crate::pieces::{self, Piece};
-use crate::resolve::model_path;
+use crate::resolve::{model_path, spare_inputs};
 
 use importance::Importance;
 use input::{Input, Tensor};
@@ -102,12 +102,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     let mix =
         Mix::named(&args.mix).ok_or_else(|| Usage::error(format!("there is no type `{}`", args.mix)))?;
     let input = Input::open(&model_path(&args.input, None)?)?;
-    if input.reads(&args.output) {
-        return Err(Usage::error(format!(
-            "{} is a file to read: give another name to write to",
-            args.output.display()
-        )));
-    }
+    spare_inputs(&args.output, input.checkpoint(), args.imatrix.as_deref())?;
     let importance = args.imatrix.as_deref().map(Importance::open).transpose()?;
     let facts =
         Facts::of(&input.metadata, input.tensors.iter().map(|t| t.name.as_str()), importance.is_some());

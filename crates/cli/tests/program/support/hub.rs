@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     Corrupt,
     /// Content of another length than what is said elsewhere.
     Longer,
+    /// Another length is told than that of the content.
+    Told(u64),
     /// A redirect to this.
     Redirect(String),
 }
@@ -227,7 +229,11 @@ fn answer(stream: TcpStream, state: &Mutex<State>, own: &str, behind: Option<&st
         _ => {}
     }
     let mut stream = stream;
-    let mut head = format!("HTTP/1.1 {} so\r\nContent-Length: {}\r\n", answer.status, answer.content.len());
+    let told = match fault {
+        Some(Fault::Told(length)) => length,
+        _ => answer.content.len() as u64,
+    };
+    let mut head = format!("HTTP/1.1 {} so\r\nContent-Length: {told}\r\n", answer.status);
     answer.headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
     head += "Connection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).ok()?;
