@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use gristmill::parts::formats::Bytes;
 use gristmill::{
     ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Reply, Resumption, StopReason,
 };
@@ -110,7 +111,7 @@ impl<'l> Talk<'l> {
     /// Goes on with a saved conversation.
     pub(super) fn load(&mut self, path: &Path) -> Result<()> {
         let cannot = || format!("{} cannot be loaded", path.display());
-        let bytes = std::fs::read(path).with_context(cannot)?;
+        let bytes = Bytes::map(path).with_context(cannot)?;
         let resumption = self.chat.load(&bytes).map_err(anyhow::Error::from).with_context(cannot)?;
         match resumption {
             Resumption::Restored(tokens) => note(format_args!(
