@@ -1,8 +1,9 @@
 //! Which rows go into the next step.
 //!
 //! Sequences run in the order they came. Each step takes the one pending row of every decoding sequence, then fills
-//! the row budget with prompt chunks. When blocks run out, sessions that no request uses give theirs back, and then the newest
-//! sequence, which waits; its tokens are computed again later, which gives the same bits. The oldest always advances, so nothing starves.
+//! the row budget with prompt chunks. When blocks run out, sessions that no request uses give theirs back, and then the
+//! newest sequence, which waits; its tokens are computed again later, which gives the same bits. The oldest always
+//! advances, so nothing starves.
 //!
 //! Blocks may change hands while a step in flight still writes them: a device runs steps in the order of submission, and
 //! a row is written before it is read.

@@ -129,11 +129,6 @@ impl<'b> SavedSession<'b> {
         &self.head.fingerprint
     }
 
-    /// Bytes of its states.
-    pub fn state_bytes(&self) -> usize {
-        self.states.iter().map(|state| state.len()).sum()
-    }
-
     pub(crate) fn states(&self) -> impl Iterator<Item = (&StateHead, &'b [u8])> {
         self.head.states.iter().zip(self.states.iter().copied())
     }

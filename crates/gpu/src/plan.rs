@@ -551,20 +551,8 @@ impl Instance for GpuInstance {
         // At least a word, so that there is something to wait for.
         let words = self.reads.last().map_or(status, |r| r.at + r.words).max(1);
         let bytes = 4 * words as u64;
-        let (awaited, buffer, faults) = (flight.clone(), self.readback.clone(), gpu.faults.clone());
-        self.readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
-            verdict.then(faults.clone(), move || {
-                let read = match mapped {
-                    Ok(()) => read_back(&buffer, bytes),
-                    Err(_) => Err(DeviceError::Lost(
-                        faults.lost().unwrap_or_else(|| "the driver did not finish the step".into()),
-                    )),
-                };
-                let read = faults.check().and(read);
-                let result = read.as_ref().map_err(Clone::clone).and_then(|v| marked(&v[..status], of_step));
-                awaited.end(read, result);
-            });
-        });
+        let whole = move |words: &[u32]| marked(&words[..status], of_step);
+        gpu.end_when_read(&flight, &self.readback, bytes, verdict, whole);
         gpu.wake_after(submission);
         self.flight = Some(flight);
         self.commands = Some(self.commands());
@@ -597,15 +585,6 @@ impl Instance for GpuInstance {
 /// Nanoseconds since a reading of the clock.
 fn nanos_since(start: Option<Instant>) -> u64 {
     start.map_or(0, |start| start.elapsed().as_nanos() as u64)
-}
-
-/// What was read back.
-pub(crate) fn read_back(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u32>, DeviceError> {
-    let range = buffer.slice(..bytes).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
-    let values: Vec<u32> = bytemuck::pod_collect_to_vec(&range);
-    drop(range);
-    buffer.unmap();
-    Ok(values)
 }
 
 /// The rows that kernels marked, when they are `of_step`.

@@ -1,12 +1,51 @@
-//! Entries of states on their way to the host and back, in the order of submission with the steps. Nothing here waits.
+//! What comes to the host, and entries of states on their way there and back, in the order of submission with the steps. Nothing
+//! here waits.
+
+use std::sync::Arc;
 
 use graph::backend::{DeviceError, Reading};
 use graph::{Fence, fence, validate};
 use wgpu::BufferUsages as U;
 
-use crate::device::Awaited;
-use crate::plan::read_back;
+use crate::device::{Awaited, Gpu};
 use crate::state::GpuState;
+use crate::verdict::Verdict;
+
+impl Gpu {
+    /// Has a flight end when the submission of this verdict has left the first `bytes` of a buffer to be read; `judge` says of
+    /// them whether all went well.
+    pub(crate) fn end_when_read(
+        &self,
+        flight: &Arc<Awaited>,
+        readback: &wgpu::Buffer,
+        bytes: u64,
+        verdict: Verdict,
+        judge: impl FnOnce(&[u32]) -> Result<(), DeviceError> + wgpu::WasmNotSend + 'static,
+    ) {
+        let (flight, buffer, faults) = (flight.clone(), readback.clone(), self.faults.clone());
+        readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
+            verdict.then(faults.clone(), move || {
+                let read = match mapped {
+                    Ok(()) => read_back(&buffer, bytes),
+                    Err(_) => Err(DeviceError::Lost(
+                        faults.lost().unwrap_or_else(|| "the driver did not finish its work".into()),
+                    )),
+                };
+                let read = faults.check().and(read);
+                let result = read.as_ref().map_err(Clone::clone).and_then(|words| judge(words));
+                flight.end(read, result);
+            });
+        });
+    }
+}
+
+fn read_back(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u32>, DeviceError> {
+    let range = buffer.slice(..bytes).get_mapped_range().map_err(|e| DeviceError::Lost(e.to_string()))?;
+    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&range);
+    drop(range);
+    buffer.unmap();
+    Ok(words)
+}
 
 impl GpuState {
     /// Reads entries, one after another.
@@ -31,20 +70,7 @@ impl GpuState {
         let (submission, verdict) = gpu.submit([encoder.finish()]);
         let (signal, fence) = fence();
         let flight = gpu.faults.expect(signal);
-        let (awaited, buffer, faults) = (flight.clone(), readback.clone(), gpu.faults.clone());
-        readback.map_async(wgpu::MapMode::Read, ..bytes, move |mapped| {
-            verdict.then(faults.clone(), move || {
-                let read = match mapped {
-                    Ok(()) => read_back(&buffer, bytes),
-                    Err(_) => Err(DeviceError::Lost(
-                        faults.lost().unwrap_or_else(|| "the driver did not finish the copy".into()),
-                    )),
-                };
-                let read = faults.check().and(read);
-                let result = read.as_ref().map(|_| ()).map_err(Clone::clone);
-                awaited.end(read, result);
-            });
-        });
+        gpu.end_when_read(&flight, &readback, bytes, verdict, |_| Ok(()));
         gpu.wake_after(submission);
         Ok(Box::pin(async move {
             fence.await?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use formats::{Checkpoint, CheckpointError};
+use formats::{Bytes, Checkpoint, CheckpointError};
 
 use crate::error::Error;
 
@@ -19,7 +19,7 @@ pub fn open_checkpoint(path: impl AsRef<Path>) -> Result<Checkpoint, Error> {
     };
     if let CheckpointError::Folder(folder) = &error
         && folder.is_of_weights()
-        && let Ok(config) = std::fs::read(path.join("config.json"))
+        && let Ok(config) = Bytes::map(&path.join("config.json"))
     {
         models::check_architecture(&config)
             .map_err(|source| Error::Model { path: path.to_owned(), source })?;

@@ -40,7 +40,7 @@ pub(crate) enum Scaling {
 }
 
 const TYPE: Key = ("rope_type", "rope.scaling.type");
-pub(crate) const THETA_KEY: Key = ("rope_theta", "rope.freq_base");
+const THETA_KEY: Key = ("rope_theta", "rope.freq_base");
 const FACTOR: Key = ("factor", "rope.scaling.factor");
 const ORIGINAL: Key = ("original_max_position_embeddings", "rope.scaling.original_context_length");
 const BETAS: [&str; 2] = ["rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"];

@@ -57,7 +57,8 @@ impl Model {
     /// Loads the bytes of a GGUF file, or of all the shards of a split model, which are copied into the module's memory.
     ///
     /// # Errors
-    /// Bytes that are no GGUF file, shards that are missing or do not belong together, a model that is not supported, no WebGPU adapter, a context that does not fit.
+    /// Bytes that are no GGUF file, shards that are missing or do not belong together, a model that is not supported, no WebGPU
+    /// adapter, a context that does not fit.
     pub async fn load(files: JsFiles, options: JsLoadOptions) -> Result<Model, JsError> {
         let default = EngineOptions::default();
         let options = EngineOptions {

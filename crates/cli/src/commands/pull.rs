@@ -35,7 +35,8 @@ pub(crate) struct PullArgs {
     #[arg(long, value_name = "N", default_value_t = WebOptions::default().retries)]
     retries: u32,
     /// Seconds that a server may be silent
-    #[arg(long, value_name = "SECONDS", default_value_t = WebOptions::default().silence.as_secs(), value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds,
+          default_value_t = WebOptions::default().silence.as_secs())]
     timeout: u64,
 }
 

@@ -11,7 +11,7 @@ use super::source::is_plain;
 use crate::whole::write_bytes;
 
 /// The record's name in a model's folder.
-pub(crate) const RECORD: &str = ".gristmill.json";
+pub(super) const RECORD: &str = ".gristmill.json";
 
 const VERSION: u32 = 1;
 

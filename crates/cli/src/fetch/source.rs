@@ -21,7 +21,7 @@ pub(crate) enum Source {
 }
 
 /// The branch that is meant when none is named.
-pub(crate) const MAIN: &str = "main";
+const MAIN: &str = "main";
 
 /// `hf:owner/name[@revision][:choice]`
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -200,8 +200,7 @@ impl Sampler {
     }
 
     /// Whether [`tensor::Op::Sample`] is this policy, so that a device can draw: no history, bias, log-probabilities or custom
-    /// sampler, and
-    /// stages in an order that comes to the op's. The request's own options alone decide.
+    /// sampler, and stages in an order that comes to the op's. The request's own options alone decide.
     pub(crate) fn fits_device(&self) -> bool {
         let o = &self.options;
         let active = o.stages.iter().filter_map(|stage| match stage {

@@ -81,19 +81,34 @@ fn every_node_and_edge_is_in_dot_and_picture() {
     assert_eq!(svg.matches("marker-end").count(), 5 + 2, "{svg}");
 }
 
-/// Boxes of a rank do not lie over one another, and all lie within the picture.
+/// Three products of one value, beside one another.
+fn siblings() -> Graph {
+    let b = Builder::new();
+    let x = b.input("x", F32, &[4, 32], Some(b.scalar("rows")));
+    let normed = b.rms_norm(x, b.weight("norm.weight", F32, &[32]), 1e-5);
+    let product = |name: &str| b.matmul(normed, b.weight(name, F32, &[32, 32]));
+    let [q, k, v] = ["q.weight", "k_of_a_longer_name.weight", "v.weight"].map(product);
+    b.output("y", b.add(b.add(q, k), v));
+    b.finish().unwrap()
+}
+
 #[test]
 fn boxes_do_not_overlap() {
-    let chart = chart(2, &[1], &[F32]);
-    for group in &chart.groups {
+    let mut beside = 0;
+    let groups = [chart(2, &[1], &[F32]), Chart::new(&siblings(), &[]).unwrap()].map(|chart| chart.groups);
+    for group in groups.iter().flatten() {
         let layout = svg::boxes(group);
+        assert_eq!(layout.len(), group.outside.len() + group.nodes.len());
         for (i, a) in layout.iter().enumerate() {
             for b in &layout[i + 1..] {
                 let apart = |a: (f64, f64), b: (f64, f64)| a.1 <= b.0 || b.1 <= a.0;
                 assert!(apart(a.0, b.0) || apart(a.1, b.1), "{a:?} and {b:?}");
+                beside += usize::from(!apart(a.1, b.1));
             }
         }
     }
+    // Three pairs of the three.
+    assert_eq!(beside, 3);
 }
 
 #[test]

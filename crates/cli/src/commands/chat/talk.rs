@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use gristmill::parts::formats::Bytes;
 use gristmill::{
     ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Reply, Resumption, SavedSession,
-    SessionError, StopReason,
+    StopReason,
 };
 
 use super::command::{self, Command};
@@ -112,7 +113,7 @@ impl<'l> Talk<'l> {
     /// Goes on with a saved conversation.
     pub(super) fn load(&mut self, path: &Path) -> Result<()> {
         let cannot = || format!("{} cannot be loaded", path.display());
-        let bytes = session_bytes(path).with_context(cannot)?;
+        let bytes = Bytes::map(path).with_context(cannot)?;
         let resumption = self.chat.load(&bytes).map_err(anyhow::Error::from).with_context(cannot)?;
         match resumption {
             Resumption::Restored(tokens) => note(format_args!(
@@ -163,17 +164,6 @@ impl<'l> Talk<'l> {
         }
         options
     }
-}
-
-/// The bytes of a saved session; of what is none, such as a device, only the first few are read.
-fn session_bytes(path: &Path) -> Result<Vec<u8>> {
-    let (mut file, mut bytes) = (File::open(path)?, vec![]);
-    (&file).take(SavedSession::MAGIC.len() as u64).read_to_end(&mut bytes)?;
-    if bytes != SavedSession::MAGIC {
-        return Err(SessionError::Foreign.into());
-    }
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Whether a file is there, with something in it, that is no saved session.
