@@ -120,7 +120,7 @@ fn an_interrupt_ends_the_answer_and_keeps_the_conversation() {
     screen.press("then?\r");
     // What was computed of the answer that was broken off is there.
     screen.wait_for(" of them from the cache; 5 generated");
-    assert!(!screen.text[..screen.seen].contains(" 0 of them from the cache; 5"));
+    assert!(!screen.text[..screen.seen].contains(" 0 of them from the cache; 5 generated"));
     screen.wait_for("> ");
     screen.press("/undo\r");
     screen.wait_for("taken back: And \r\nthen?");
