@@ -100,6 +100,12 @@ fn moved(backend: &dyn Backend, dtype: DType, precision: Precision) -> Result<()
     if blank.iter().any(|byte| *byte != 0) {
         return Err(format!("{dtype}: entries were written in another order than listed"));
     }
+    // A session without recurrent states has none of them.
+    let written = pollster::block_on(backend.write_state(&state, &[], &[]).map_err(told)?);
+    let nothing = pollster::block_on(backend.read_state(&state, &[]).map_err(told)?).map_err(told)?;
+    if written.is_err() || !nothing.is_empty() {
+        return Err(format!("{dtype}: no entries gave {} bytes, and {written:?}", nothing.len()));
+    }
     for (entries, bytes) in [(&[4][..], each), (&[1, 1], 2 * each), (&[1], each - 1), (&[0, 1], each)] {
         if backend.write_state(&state, entries, &vec![0; bytes]).is_ok() {
             return Err(format!("{dtype}: {bytes} bytes were written to entries {entries:?}"));

@@ -127,7 +127,7 @@ pub fn claim_groups(
     rows: usize,
 ) -> Option<Range<usize>> {
     // Large enough that claiming is cheap, small enough that workers end together. Few rows take little longer than
-    // reading the weights, which goes best without a break: Q4_K 76 GB/s instead of 74.
+    // reading the weights, which goes best without a break: Q4_K 73 GB/s instead of 71.
     let bytes: usize = if rows > 4 { 64 << 10 } else { 256 << 10 };
     let fair = total.div_ceil(worker.count() * 4);
     worker.claim_near(total, fair.min(bytes.div_ceil(group_bytes.max(1))).max(1))
@@ -446,10 +446,10 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
             *x = rows.activations(self.at + t);
         }
         // What is prefetched while one token reads weights from memory. One group after another is one stream, which leads 8 KiB;
-        // two are two streams, and lead to those of the next tile. Measured on Zen 5 with two threads, where a plain read moves
-        // 68 GB/s: Q4_K 76 GB/s as one stream, 57 as two; Q6_K 67 and 57, Q4_0 78 and 61, Q4_1 with k = 576 61 and 50. Leads of 1, 2
-        // and 16 KiB lose 5 to 20 %. Past the matrix pages are not mapped, and a prefetch there walks the page tables in vain: five
-        // times slower on a small matrix.
+        // two are two streams, and lead to those of the next tile. Measured on Zen 5 with two threads, where a plain loop of
+        // reads moves 68 GB/s, medians of 9: Q4_K 76 GB/s as one stream, 57 as two; Q6_K 67 and 57, Q4_0 78 and 61, Q4_1 with
+        // k = 576 58 and 49. For Q4_K leads of 1, 2, 4 and 16 KiB lose 23, 10, 3 and 6 %. Past the matrix pages are not
+        // mapped, and a prefetch there walks the page tables in vain: five times slower on a small matrix.
         let left = matrix.groups() - self.group - G;
         let ahead = match G {
             1 => (left * matrix.group_bytes()).min(8 << 10),

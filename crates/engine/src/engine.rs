@@ -316,7 +316,8 @@ impl Engine {
 
     /// Starts the next step; false when there is none.
     fn start(&mut self) -> bool {
-        let in_flight = self.in_flight();
+        // Asked for those who wait alone.
+        let in_flight = if self.scheduler.waiting.is_empty() { vec![] } else { self.in_flight() };
         let resumed = self.scheduler.admit(&mut self.cache, &mut self.sessions, &in_flight);
         self.ready.extend(resumed.into_iter().map(|(id, reused)| Event::Resumed { id, reused }));
         let budget = Budget {

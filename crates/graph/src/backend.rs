@@ -165,7 +165,7 @@ pub struct KernelTime {
     pub selection: usize,
     /// Nanoseconds on the device.
     pub nanos: u64,
-    /// Bytes of packed weights and of cached keys and values that it reads; 0 where the device does not count them.
+    /// Bytes of packed weights that it reads, and of cached keys and values where the device counts those.
     pub bytes: u64,
     /// Multiply-adds of a product; 0 where the device does not count them.
     pub products: u64,

@@ -470,8 +470,9 @@ impl Compiler<'_> {
         let angles =
             self.angles.iter_mut().find(|a| a.key == key).expect("there is room for every rotation's");
         let found = *angles;
-        let Angles { cos, sin, computed, .. } = std::mem::replace(angles, Angles { computed: true, ..found });
-        if !computed {
+        angles.computed = true;
+        if !found.computed {
+            let Angles { cos, sin, .. } = found;
             self.select_for("angles", node, "angles", "f64, once for all rotations of a kind");
             self.push(Step::Angles { pos, inv_freq, magnitude, cos, sin });
         }

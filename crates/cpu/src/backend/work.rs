@@ -43,15 +43,15 @@ impl Work {
         let dims = step.heads * (layout.k_dim() + layout.v_dim());
         let rows = ctx.words(&step.pos).iter().zip(ctx.words(&step.until)).zip(ctx.seq);
         let mut work = Work::default();
-        // Keys that the rows of the sequence at hand have seen: rows of one sequence follow each other, in order.
-        let (mut sequence, mut seen) = (None, 0..0);
+        // Where the keys end that rows of the sequence at hand have seen: its rows follow each other, in order.
+        let (mut sequence, mut seen) = (None, 0);
         for ((&pos, &until), &seq) in rows {
             let keys = (pos as usize + 1).saturating_sub(window)..until as usize;
             if sequence != Some(seq) {
-                (sequence, seen) = (Some(seq), keys.start..keys.start);
+                (sequence, seen) = (Some(seq), 0);
             }
-            let fresh = keys.end.saturating_sub(keys.start.max(seen.end));
-            seen.end = seen.end.max(keys.end);
+            let fresh = keys.end.saturating_sub(keys.start.max(seen));
+            seen = seen.max(keys.end);
             work = work.plus(keys.len() * dims, fresh * layout.block_bytes() / KV_BLOCK);
         }
         work
