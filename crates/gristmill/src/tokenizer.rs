@@ -113,6 +113,7 @@ impl Files {
 /// No tokenizer data, data that is not understood, or that such a file cannot say.
 pub fn tokenizer_metadata(checkpoint: &Checkpoint, size: usize) -> Result<Vec<(String, Value)>, Error> {
     let vocab = GgufVocab::from_json(Files::of(checkpoint)?.json(), size)?;
+    let ids = vocab.token_ids();
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let tokens: Strings = vocab.tokens.iter().map(lossy).collect();
     let mut all = vec![("model".to_owned(), Value::String(vocab.model))];
@@ -123,16 +124,7 @@ pub fn tokenizer_metadata(checkpoint: &Checkpoint, size: usize) -> Result<Vec<(S
     add("token_type", Some(Value::Array(Array::I32(vocab.token_types))));
     let merges = || Value::Array(Array::String(vocab.merges.iter().map(String::as_str).collect()));
     add("merges", (!vocab.merges.is_empty()).then(merges));
-    for (name, id) in [
-        ("bos", vocab.bos),
-        ("eos", vocab.eos),
-        ("eot", vocab.eot),
-        ("eom", vocab.eom),
-        ("unknown", vocab.unknown),
-        ("padding", vocab.padding),
-    ] {
-        add(&format!("{name}_token_id"), id.map(Value::U32));
-    }
+    ids.into_iter().for_each(|(key, id)| add(key, id.map(Value::U32)));
     add("add_bos_token", vocab.add_bos.map(Value::Bool));
     add("add_eos_token", vocab.add_eos.map(Value::Bool));
     add("add_space_prefix", vocab.add_space_prefix.map(Value::Bool));

@@ -93,10 +93,10 @@ impl Model {
     /// Hyper-parameters that such a file cannot say.
     pub fn gguf_form(&self) -> Result<GgufForm, ModelError> {
         let architecture = registry::written_as(self.info.architecture);
-        let mut form = GgufForm { architecture, metadata: vec![], tensors: vec![], tables: vec![] };
+        let metadata = vec![("general.architecture".to_owned(), Value::String(architecture.to_owned()))];
+        let mut form = GgufForm { architecture, metadata, tensors: vec![], tables: vec![] };
         self.decoder.write_gguf(&mut form);
         self.family.write_gguf(&self.decoder, &mut form)?;
-        form.metadata.insert(0, ("general.architecture".to_owned(), Value::String(architecture.to_owned())));
         let stored = self.weights.values().filter(|w| !w.parts().is_empty()).map(Weight::as_gguf);
         let tables = form.tables.iter().map(|(name, row)| GgufTensor {
             name: name.clone(),

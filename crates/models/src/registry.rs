@@ -30,10 +30,8 @@ struct Entry {
     model_type: &'static str,
     /// The class in `architectures` of config.json.
     class: &'static str,
-    /// `general.architecture` of GGUF; empty where there is none.
+    /// `general.architecture` of GGUF. Several families may be written under one name; the first of them reads it.
     gguf: &'static str,
-    /// The `general.architecture` that is written.
-    written: &'static str,
     read: Read,
 }
 
@@ -43,15 +41,13 @@ const FAMILIES: &[Entry] = &[
         model_type: "llama",
         class: "LlamaForCausalLM",
         gguf: "llama",
-        written: "llama",
         read: families::llama::read,
     },
     Entry {
         name: "mistral",
         model_type: "mistral",
         class: "MistralForCausalLM",
-        gguf: "",
-        written: "llama",
+        gguf: "llama",
         read: families::llama::read_mistral,
     },
     Entry {
@@ -59,7 +55,6 @@ const FAMILIES: &[Entry] = &[
         model_type: "qwen2",
         class: "Qwen2ForCausalLM",
         gguf: "qwen2",
-        written: "qwen2",
         read: families::qwen2::read,
     },
     Entry {
@@ -67,7 +62,6 @@ const FAMILIES: &[Entry] = &[
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
         gguf: "qwen3",
-        written: "qwen3",
         read: families::qwen3::read,
     },
     Entry {
@@ -75,7 +69,6 @@ const FAMILIES: &[Entry] = &[
         model_type: "qwen3_moe",
         class: "Qwen3MoeForCausalLM",
         gguf: "qwen3moe",
-        written: "qwen3moe",
         read: families::qwen3_moe::read,
     },
     Entry {
@@ -83,7 +76,6 @@ const FAMILIES: &[Entry] = &[
         model_type: "gemma3_text",
         class: "Gemma3ForCausalLM",
         gguf: "gemma3",
-        written: "gemma3",
         read: families::gemma3::read,
     },
     Entry {
@@ -91,14 +83,13 @@ const FAMILIES: &[Entry] = &[
         model_type: "lfm2",
         class: "Lfm2ForCausalLM",
         gguf: "lfm2",
-        written: "lfm2",
         read: families::lfm2::read,
     },
 ];
 
 /// What GGUF calls a family.
 pub(crate) fn written_as(name: &str) -> &'static str {
-    FAMILIES.iter().find(|f| f.name == name).map_or("", |f| f.written)
+    FAMILIES.iter().find(|f| f.name == name).map_or("", |f| f.gguf)
 }
 
 /// Whether there is a family for the `model_type` of a configuration; an error that lists those there are.
@@ -110,7 +101,7 @@ pub(crate) fn knows(config: &Value) -> Result<(), ModelError> {
 }
 
 fn unknown(key: &str, found: &str) -> ModelError {
-    let names = FAMILIES.iter().flat_map(|f| [f.model_type, f.gguf]).filter(|n| !n.is_empty());
+    let names = FAMILIES.iter().flat_map(|f| [f.model_type, f.gguf]);
     let names: std::collections::BTreeSet<_> = names.collect();
     let known = names.into_iter().collect::<Vec<_>>().join(", ");
     ModelError::UnknownArchitecture { found: format!("`{key}` = {found:?}"), known }
@@ -123,7 +114,7 @@ pub(crate) fn find(checkpoint: &Checkpoint) -> Result<(&'static str, Keys<'_>, R
     let unknown = |found: &str| unknown(key, found);
     if let Some(metadata) = checkpoint.gguf() {
         let name: &str = metadata.get(key).ok().flatten().ok_or_else(missing)?;
-        let family = FAMILIES.iter().find(|f| f.gguf == name && !name.is_empty());
+        let family = FAMILIES.iter().find(|f| f.gguf == name);
         let family = family.ok_or_else(|| unknown(name))?;
         return Ok((family.name, Keys::gguf(metadata, name), family.read));
     }

@@ -111,21 +111,24 @@ fn flags_are_written_or_refused_by_name() {
         ("qwen3_moe_window", "sliding_window"),
         ("qwen3_moe_mixed", "norm_topk_prob"),
     ];
+    let mut told_of = vec![];
     for folder in std::fs::read_dir(tests().join("fixtures/models")).unwrap().flatten() {
         let case = folder.file_name().into_string().unwrap();
         let model = open(&folder.path());
-        let refused = refused.iter().find(|(name, _)| *name == case);
-        match (written(&model), refused) {
+        let expected = refused.iter().find(|(name, _)| *name == case);
+        match (written(&model), expected) {
             (Err(e), Some((_, word))) => {
                 let told = e.to_string();
                 assert!(told.contains(word) && told.contains("cannot be converted"), "{case}: {told}");
+                told_of.push(case);
             }
             (Ok(bytes), None) => {
                 let again = reopened(bytes);
                 let (a, b) = (again.info(), model.info());
                 assert_eq!((&a.kv, &a.rings, a.vocab), (&b.kv, &b.rings, b.vocab), "{case}");
             }
-            (result, refused) => panic!("{case}: {:?} and {refused:?}", result.map(|b| b.len())),
+            (result, expected) => panic!("{case}: {:?} and {expected:?}", result.map(|b| b.len())),
         }
     }
+    assert_eq!(told_of.len(), refused.len(), "{told_of:?}");
 }

@@ -75,6 +75,20 @@ impl GgufVocab {
         self.token_types.get(id).map_or(Ok(Kind::Normal), |&value| Kind::from_gguf(id, value))
     }
 
+    /// Each key under `tokenizer.ggml.` that names a token, with its value.
+    pub fn token_ids(&self) -> [(&'static str, Option<u32>); 8] {
+        [
+            ("bos_token_id", self.bos),
+            ("eos_token_id", self.eos),
+            ("eot_token_id", self.eot),
+            ("eom_token_id", self.eom),
+            ("unknown_token_id", self.unknown),
+            ("padding_token_id", self.padding),
+            ("seperator_token_id", self.separator),
+            ("cls_token_id", self.class),
+        ]
+    }
+
     /// The special tokens, but for those that end generation by their names.
     pub(crate) fn special(&self, add_bos: bool) -> SpecialTokens {
         SpecialTokens {
@@ -109,19 +123,9 @@ impl Tokenizer {
             let types = file.token_types.len();
             return Err(TokenizerError::BadVocab(format!("{types} token types for {count} tokens")));
         }
-        let ids = [
-            ("bos", file.bos),
-            ("eos", file.eos),
-            ("eot", file.eot),
-            ("eom", file.eom),
-            ("unknown", file.unknown),
-            ("padding", file.padding),
-            ("seperator", file.separator),
-            ("cls", file.class),
-        ];
-        for (name, id) in ids {
+        for (name, id) in file.token_ids() {
             if let Some(id) = id.filter(|&id| id as usize >= count) {
-                let key = format!("tokenizer.ggml.{name}_token_id");
+                let key = format!("tokenizer.ggml.{name}");
                 let expected = format!("token ids lie below the size of the vocabulary, {count}");
                 return Err(TokenizerError::BadVocab(format!("`{key}` is {id}; {expected}")));
             }

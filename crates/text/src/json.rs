@@ -396,7 +396,7 @@ fn read_special(
 }
 
 /// One template, or a list of named ones.
-pub(crate) fn read_templates(value: &Value) -> Result<Vec<(String, String)>, TokenizerError> {
+fn read_templates(value: &Value) -> Result<Vec<(String, String)>, TokenizerError> {
     let named =
         |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()));
     let templates = match value {

@@ -8,10 +8,9 @@ use serde_json::Value;
 use crate::TokenizerError;
 use crate::families;
 use crate::gguf::{BY_SCORE, BYTE_LEVEL, GgufVocab};
-use crate::json::{JsonFiles, Scheme, parse, read_templates, read_vocab};
+use crate::json::{JsonFiles, Scheme, parse, read_vocab};
 use crate::json_bpe;
-use crate::json_spm;
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::tokenizer::{EncodeOptions, Model, Tokenizer};
 use crate::vocab::Kind;
 
 /// Texts that tell apart how tokenizers split.
@@ -29,9 +28,6 @@ const PROBES: &[&str] = &[
     "\u{0}\u{1}\u{7f}\u{85}\u{2028} end",
 ];
 
-/// Added tokens that are looked for in a text of their own.
-const MOST_ADDED: usize = 512;
-
 impl GgufVocab {
     /// The keys for the tokenizer of a folder, with as many tokens as the model's embedding table has: those without a name are
     /// unused.
@@ -41,7 +37,8 @@ impl GgufVocab {
     pub fn from_json(files: JsonFiles<'_>, size: usize) -> Result<GgufVocab, TokenizerError> {
         let theirs = Tokenizer::from_json(files)?;
         let source = parse("tokenizer.json", files.tokenizer)?;
-        let (names, raw) = read_vocab(&source, Scheme::of(&source["decoder"]))?;
+        let (_, raw) = read_vocab(&source, Scheme::of(&source["decoder"]))?;
+        let names = &theirs.parts().vocab;
         if names.len() > size {
             return none(format!(
                 "tokens beyond the {size} of the embedding table: there are {}",
@@ -69,39 +66,44 @@ impl GgufVocab {
         }
         let model = &source["model"];
         let merges = json_bpe::merges(model).unwrap_or_default();
-        if json_bpe::read(&source, &names, &raw).is_some() {
-            vocab.model = BYTE_LEVEL.to_owned();
-            vocab.merges = merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
-            vocab.pre = Some(pre_tokenizer(&source)?.to_owned());
-        } else if let Some((spm, _)) = json_spm::read(&source, &names, &raw) {
-            vocab.model = BY_SCORE.to_owned();
-            vocab.pre = Some("default".to_owned());
-            vocab.add_space_prefix = Some(spm.space_prefix);
-            vocab.scores = scores(&vocab.tokens, &merges);
-            if let Some(unknown) = special.unknown {
-                vocab.token_types[unknown as usize] = Kind::Unknown.to_gguf();
+        match &theirs.parts().model {
+            Model::Bpe(_) => {
+                vocab.model = BYTE_LEVEL.to_owned();
+                vocab.merges = merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
+                vocab.pre = Some(pre_tokenizer(&source)?.to_owned());
             }
-        } else {
-            let kind = model["type"].as_str().unwrap_or("of no type");
-            return none(format!(
-                "a tokenizer.json of this shape (`{kind}`, other than byte-level or SentencePiece BPE)"
-            ));
+            Model::Spm(spm) => {
+                vocab.model = BY_SCORE.to_owned();
+                vocab.pre = Some("default".to_owned());
+                vocab.add_space_prefix = Some(spm.space_prefix);
+                vocab.scores = scores(&vocab.tokens, &merges);
+                if let Some(unknown) = special.unknown {
+                    vocab.token_types[unknown as usize] = Kind::Unknown.to_gguf();
+                }
+            }
+            Model::Unigram(_) | Model::Rwkv(_) | Model::Json(_) => {
+                let kind = model["type"].as_str().unwrap_or("of no type");
+                return none(format!(
+                    "a tokenizer.json of this shape (`{kind}`, other than byte-level or SentencePiece BPE)"
+                ));
+            }
         }
-        vocab.add_around(&source, &theirs)?;
-        vocab.add_templates(&files)?;
-        vocab.add_ends(&theirs)?;
-        vocab.compare(&theirs, &source)?;
+        vocab.add_around(&theirs)?;
+        for (name, source) in &theirs.parts().chat_templates {
+            match name.as_str() {
+                "default" => vocab.chat_template = Some(source.clone()),
+                _ => vocab.named_chat_templates.push((name.clone(), source.clone())),
+            }
+        }
+        let ours = Tokenizer::from_gguf(vocab.clone())?;
+        vocab.add_ends(&ours, &theirs)?;
+        compare(&ours, &theirs, &source)?;
         Ok(vocab)
     }
 
     /// What is put around a text: at most BOS before and EOS behind it.
-    fn add_around(&mut self, source: &Value, theirs: &Tokenizer) -> Result<(), TokenizerError> {
-        let special = theirs.special();
-        let around = json_bpe::around(&source["post_processor"]).unwrap_or_default();
-        if around.before.is_empty() && around.after.is_empty() {
-            (self.add_bos, self.add_eos) = (Some(special.add_bos), Some(special.add_eos));
-            return Ok(());
-        }
+    fn add_around(&mut self, theirs: &Tokenizer) -> Result<(), TokenizerError> {
+        let around = &theirs.parts().around;
         for (tokens, named, add) in [
             (&around.before, &mut self.bos, &mut self.add_bos),
             (&around.after, &mut self.eos, &mut self.add_eos),
@@ -117,57 +119,38 @@ impl GgufVocab {
         Ok(())
     }
 
-    fn add_templates(&mut self, files: &JsonFiles<'_>) -> Result<(), TokenizerError> {
-        let templates = match (files.chat_template, files.tokenizer_config) {
-            (Some(source), _) => vec![("default".to_owned(), source.to_owned())],
-            (None, Some(config)) => {
-                read_templates(&parse("tokenizer_config.json", config)?["chat_template"])?
-            }
-            (None, None) => vec![],
-        };
-        for (name, source) in templates {
-            match name.as_str() {
-                "default" => self.chat_template = Some(source),
-                _ => self.named_chat_templates.push((name, source)),
-            }
-        }
-        Ok(())
-    }
-
     /// Tokens that end generation and have no other key yet.
-    fn add_ends(&mut self, theirs: &Tokenizer) -> Result<(), TokenizerError> {
-        loop {
-            let ours = Tokenizer::from_gguf(self.clone())?;
-            let Some(&missing) = theirs.special().ends.iter().find(|id| !ours.special().ends.contains(id))
-            else {
-                return Ok(());
-            };
-            match [&mut self.eot, &mut self.eom].into_iter().find(|end| end.is_none()) {
-                Some(end) => *end = Some(missing),
-                None => {
-                    return none(format!(
-                        "that token {missing}, too, ends generation: it has keys for three such tokens"
-                    ));
-                }
-            }
-        }
+    fn add_ends(&mut self, ours: &Tokenizer, theirs: &Tokenizer) -> Result<(), TokenizerError> {
+        let known = &ours.special().ends;
+        let mut missing = theirs.special().ends.iter().copied().filter(|id| !known.contains(id));
+        (self.eot, self.eom) = (missing.next(), missing.next());
+        missing.next().map_or(Ok(()), |third| {
+            none(format!("that token {third}, too, ends generation: it has keys for three such tokens"))
+        })
     }
+}
 
-    fn compare(&self, theirs: &Tokenizer, source: &Value) -> Result<(), TokenizerError> {
-        let ours = Tokenizer::from_gguf(self.clone())?;
-        let added =
-            source["added_tokens"].as_array().into_iter().flatten().filter_map(|t| t["content"].as_str());
-        let added = added.take(MOST_ADDED).map(|token| format!("a {token} b{token}"));
-        for text in PROBES.iter().map(|text| (*text).to_owned()).chain(added) {
-            for add_special in [false, true] {
-                let options = EncodeOptions { add_special, parse_special: true };
-                if ours.encode(&text, options) != theirs.encode(&text, options) {
-                    return none(format!("how this tokenizer.json splits {text:?}"));
-                }
+/// Whether texts give the same ids, and these the same texts.
+fn compare(ours: &Tokenizer, theirs: &Tokenizer, source: &Value) -> Result<(), TokenizerError> {
+    let added = source["added_tokens"].as_array().into_iter().flatten().filter_map(|t| t["content"].as_str());
+    let added = added.map(|token| format!("a {token} b{token}"));
+    for text in PROBES.iter().map(|text| (*text).to_owned()).chain(added) {
+        for add_special in [false, true] {
+            let options = EncodeOptions { add_special, parse_special: true };
+            let ids = theirs.encode(&text, options);
+            if ours.encode(&text, options) != ids {
+                return none(format!("how this tokenizer.json splits {text:?}"));
+            }
+            let ids = ids.unwrap_or_default();
+            let (our_text, their_text) = (ours.decode(&ids, false), theirs.decode(&ids, false));
+            if our_text != their_text {
+                return none(format!(
+                    "that this tokenizer.json decodes to {their_text:?} what would be {our_text:?}"
+                ));
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn none<T>(what: String) -> Result<T, TokenizerError> {
@@ -176,13 +159,12 @@ fn none<T>(what: String) -> Result<T, TokenizerError> {
 
 /// The name of the way in which a `tokenizer.json` splits text.
 fn pre_tokenizer(source: &Value) -> Result<&'static str, TokenizerError> {
-    let steps = json_bpe::steps(&source["pre_tokenizer"], "pretokenizers");
     let (stages, _) = json_bpe::stages(&source["pre_tokenizer"]).unwrap_or_default();
     let patterns: Vec<&str> = stages.iter().map(|stage| stage.pattern).collect();
     let whole = source["model"]["ignore_merges"] == true;
     let nfc = json_bpe::normalizer(&source["normalizer"]).unwrap_or_default();
     let plain = stages.iter().all(|stage| !stage.drop_between);
-    families::of_json(&patterns, whole, nfc).filter(|_| plain && steps.is_some()).map_or_else(
+    families::of_json(&patterns, whole, nfc).filter(|_| plain).map_or_else(
         || none(format!("text split by the patterns {patterns:?} (ignore_merges {whole}, NFC {nfc}): no name is known for that")),
         Ok,
     )

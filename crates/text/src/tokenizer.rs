@@ -187,6 +187,10 @@ impl Tokenizer {
         Ok(Self { parts, all, user })
     }
 
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
     /// The token ids of `text`.
     ///
     /// # Errors

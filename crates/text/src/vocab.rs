@@ -29,9 +29,7 @@ impl Kind {
             }
         })
     }
-}
 
-impl Kind {
     pub(crate) fn to_gguf(self) -> i32 {
         match self {
             Self::Normal => 1,

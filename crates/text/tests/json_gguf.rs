@@ -90,6 +90,18 @@ fn what_a_file_cannot_say_is_refused_by_name() {
     assert!(told.contains("[a-f]+"), "{told}");
     let told = edited("qwen2", |t| t["added_tokens"][3]["lstrip"] = json!(true));
     assert!(told.contains("splits \"a <|im_start|> b"), "{told}");
+    // The same of one behind many others.
+    let told = edited("qwen2", |t| {
+        let added = t["added_tokens"].as_array_mut().unwrap();
+        let first = added[3].clone();
+        added.extend((0..600).map(|_| first.clone()));
+        added.push(json!({ "id": 390, "content": "<|last|>", "special": true, "rstrip": true }));
+    });
+    assert!(told.contains("splits \"a <|last|> b"), "{told}");
+    let told = edited("llama", |t| {
+        t["decoder"]["decoders"].as_array_mut().unwrap().retain(|d| d["type"] != "Strip")
+    });
+    assert!(told.contains("decodes to \"  \" what would be \" \""), "{told}");
     // A merge that is not there, of tokens that together are one.
     let told = edited("llama", |t| _ = t["model"]["merges"].as_array_mut().unwrap().remove(0));
     assert!(told.contains("cannot be converted"), "{told}");

@@ -44,7 +44,7 @@ impl Chart {
 
 /// The lines in a node's box: the op, its weights and states, its inputs.
 pub(super) fn lines(node: &ChartNode) -> Vec<String> {
-    let mut lines = vec![];
+    let mut lines = vec![node.op.to_owned()];
     if !node.detail.is_empty() {
         lines.push(node.detail.clone());
     }
@@ -65,8 +65,7 @@ pub(super) fn lines(node: &ChartNode) -> Vec<String> {
 }
 
 fn label(node: &ChartNode) -> String {
-    let mut all = vec![node.op.to_owned()];
-    all.extend(lines(node));
+    let mut all = lines(node);
     all.extend(node.output.as_ref().map(|name| format!("= {name}")));
     all.join("\n")
 }

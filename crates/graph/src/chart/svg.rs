@@ -249,11 +249,7 @@ fn size(group: &Group, slot: Slot) -> (f64, f64) {
     match slot {
         Slot::Passing(_) => (PASSING, 0.0),
         Slot::Outside(i) => of_lines(&[outside_name(i)], group.outside[i].len()),
-        Slot::Node(i) => {
-            let mut all = vec![group.nodes[i].op.to_owned()];
-            all.extend(lines(&group.nodes[i]));
-            of_lines(&all, label(group, i).len())
-        }
+        Slot::Node(i) => of_lines(&lines(&group.nodes[i]), label(group, i).len()),
     }
 }
 
@@ -279,9 +275,7 @@ fn draw_slot(out: &mut String, group: &Group, placed: &Placed, x: f64, y: f64) {
                 (_, true) => "weights",
                 _ => "node",
             };
-            let mut all = vec![node.op.to_owned()];
-            all.extend(lines(node));
-            (all, class, label(group, i))
+            (lines(node), class, label(group, i))
         }
     };
     let (left, wide) = (x - placed.width / 2.0, placed.width);

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gristmill::parts::formats::gguf::{GgufMetadata, Value};
-use gristmill::parts::models::GgufForm;
-use gristmill::parts::tensor::DType;
+use gristmill::parts::models::{GgufForm, GgufTensor};
 use gristmill::{Checkpoint, Error, Model, open_checkpoint, tokenizer_metadata};
 
 /// A model to be written as GGUF.
@@ -16,7 +15,7 @@ pub(super) struct Input {
     source: Source,
     pub(super) metadata: GgufMetadata,
     /// In the order to write them.
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<GgufTensor>,
     /// Bytes of the weights' files.
     pub(super) bytes: u64,
 }
@@ -24,14 +23,6 @@ pub(super) struct Input {
 enum Source {
     Gguf(Checkpoint),
     Folder { model: Box<Model>, form: GgufForm },
-}
-
-/// A tensor as it is, in the GGUF file's terms.
-pub(super) struct Tensor {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    /// Outermost dimension first.
-    pub(super) shape: Vec<usize>,
 }
 
 impl Input {
@@ -43,7 +34,7 @@ impl Input {
         };
         let tensors = checkpoint.tensor_names().map(|name| {
             let view = checkpoint.tensor(name)?;
-            Ok(Tensor { name: name.to_owned(), dtype: view.dtype, shape: view.shape })
+            Ok(GgufTensor { name: name.to_owned(), dtype: view.dtype, shape: view.shape })
         });
         let tensors = tensors.collect::<Result<_>>()?;
         Ok(Input { source: Source::Gguf(checkpoint), metadata, tensors, bytes })
@@ -60,12 +51,7 @@ impl Input {
         let text = |key: &str, value: &str| (key.to_owned(), Value::String(value.to_owned()));
         let general = [text("general.type", "model"), text("general.name", &name)];
         let metadata = form.metadata.iter().cloned().chain(general).chain(tokenizer).collect();
-        let tensors = form.tensors.iter().map(|t| Tensor {
-            name: t.name.clone(),
-            dtype: t.dtype,
-            shape: t.shape.clone(),
-        });
-        let tensors = tensors.collect();
+        let tensors = form.tensors.clone();
         Ok(Input { source: Source::Folder { model: Box::new(model), form }, metadata, tensors, bytes })
     }
 
@@ -78,7 +64,7 @@ impl Input {
     }
 
     /// The bytes of some rows of a tensor that has so many.
-    pub(super) fn rows(&self, tensor: &Tensor, of: usize, rows: Range<usize>) -> Result<Cow<'_, [u8]>> {
+    pub(super) fn rows(&self, tensor: &GgufTensor, of: usize, rows: Range<usize>) -> Result<Cow<'_, [u8]>> {
         match &self.source {
             Source::Gguf(checkpoint) => {
                 let bytes = checkpoint.tensor(&tensor.name)?.bytes;
@@ -90,7 +76,7 @@ impl Input {
     }
 
     /// Gives back the memory that a tensor holds, once it was read.
-    pub(super) fn release(&self, tensor: &Tensor) {
+    pub(super) fn release(&self, tensor: &GgufTensor) {
         match &self.source {
             Source::Gguf(checkpoint) => checkpoint.release(&tensor.name),
             Source::Folder { model, .. } => model.release(&tensor.name),

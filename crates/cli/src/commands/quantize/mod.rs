@@ -13,6 +13,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufMetadata, GgufWriter, Value};
+use gristmill::parts::models::GgufTensor;
 use gristmill::parts::tensor::encode::{self, EncodeError};
 use gristmill::parts::tensor::{DType, blocks};
 
@@ -23,7 +24,7 @@ use crate::pieces::{self, Piece};
 use crate::resolve::{model_path, spare_inputs};
 
 use importance::Importance;
-use input::{Input, Tensor};
+use input::Input;
 use policy::{Facts, MIXES, Mix, fitting, may_change};
 
 /// Write a GGUF model in fewer bits, or in more, or from a Hugging Face folder
@@ -80,7 +81,7 @@ fn has(name: &str, pattern: &str) -> bool {
 /// What becomes of a tensor.
 struct Job<'a> {
     input: &'a Input,
-    tensor: &'a Tensor,
+    tensor: &'a GgufTensor,
     to: DType,
     importance: Option<&'a [f32]>,
     /// Pieces that are not done.
@@ -162,7 +163,7 @@ fn jobs<'a>(
     let mut used = vec![false; args.tensor_type.len()];
     let mut jobs = vec![];
     for tensor in &input.tensors {
-        let Tensor { name, dtype, shape } = tensor;
+        let GgufTensor { name, dtype, shape } = tensor;
         let [experts, _, k] = extent(shape);
         let given = args.tensor_type.iter().position(|(pattern, _)| has(name, pattern));
         let to = match given {
