@@ -47,13 +47,13 @@ pub(crate) fn fails(args: &[&str], code: i32) -> String {
 }
 
 /// Runs the program with this standard input; gives the exit code, standard output and standard error.
-pub(crate) fn fed(args: &[&str], input: &str) -> (Option<i32>, String, String) {
+pub(crate) fn fed(args: &[&str], input: impl AsRef<[u8]>) -> (Option<i32>, String, String) {
     let mut command = program();
     let pipes = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     // It may end before it has read everything.
-    let _ = stdin.write_all(input.as_bytes());
+    let _ = stdin.write_all(input.as_ref());
     drop(stdin);
     let output = child.wait_with_output().expect("the program ends");
     let [out, errors] =
