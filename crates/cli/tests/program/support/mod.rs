@@ -5,7 +5,7 @@ pub(crate) mod hub;
 mod terminal;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use checks::variants::with_metadata;
@@ -150,4 +150,23 @@ pub(crate) fn logits(model: &str, ids: &[u32], more: &[&str]) -> Vec<Vec<f32>> {
 /// The index of the largest element, the first of several.
 pub(crate) fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
+}
+
+/// Copies what a golden's Hugging Face folder has.
+pub(crate) fn copy_folder(case: &str, dir: &Path) {
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(tests(&format!("goldens/{case}/{file}")), dir.join(file)).unwrap();
+    }
+}
+
+/// Header and data of the `llama` golden's safetensors file.
+pub(crate) fn safetensors() -> (String, Vec<u8>) {
+    let bytes = std::fs::read(tests("goldens/llama/model.safetensors")).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    (String::from_utf8(bytes[8..8 + len].to_vec()).unwrap(), bytes[8 + len..].to_vec())
+}
+
+/// A safetensors file.
+pub(crate) fn joined(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
