@@ -48,7 +48,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("gristmill run \"Why is the sky blue?\"", "answer with the default model"),
             ("gristmill run -m model.gguf --temperature 0.8 --seed 1 Hello", "vary the answer, repeatably"),
             ("gristmill run -f notes.txt \"Summarise these notes:\"", "words first, then the file"),
-            ("git diff | gristmill run -f - \"Explain this change:\"", "words first, then standard input"),
+            ("git diff | gristmill run \"Explain this change:\" -", "words first, then standard input"),
             ("gristmill run --raw -n 32 \"Once upon a time\"", "continue a text, without the chat template"),
             (
                 "gristmill run --json --logprobs 3 Hello",

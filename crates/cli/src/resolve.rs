@@ -73,13 +73,13 @@ impl LoadArgs {
         }
     }
 
-    /// Loads a model with its tokenizer, showing progress.
-    pub(crate) fn llm(&self) -> Result<Llm> {
+    /// The path, and the model loaded with its tokenizer, showing progress.
+    pub(crate) fn llm(&self) -> Result<(PathBuf, Llm)> {
         let path = self.model.path()?;
         let llm = with_bar(|progress| Llm::load_with_progress(&path, &self.options(), progress));
         let mut llm = llm.map_err(|error| at(&path, error))?;
         warn_of_context(llm.engine());
-        Ok(llm)
+        Ok((path, llm))
     }
 
     /// Loads a model without its tokenizer, showing progress.
@@ -183,6 +183,7 @@ pub(crate) fn precision_name(precision: Precision) -> &'static str {
         Precision::Fast => "fast",
     }
 }
+
 /// Refuses to write to a file that is read: one of the weights, what lies beside them in a folder and is no GGUF file, or
 /// `another`.
 ///

@@ -14,7 +14,7 @@ fn model() -> (tempfile::NamedTempFile, String) {
 /// What `chat` makes of some lines, and whether all was followed.
 fn chat(model: &str, more: &[&str], lines: &[&str]) -> (bool, String, String) {
     let args = [&["chat", "-m", model, "-n", "6", "--ignore-eos", "-c", "512"], more].concat();
-    let (code, out, errors) = fed(&args, &lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    let (code, out, errors) = fed(&args, lines.iter().map(|line| format!("{line}\n")).collect::<String>());
     assert!(matches!(code, Some(0 | 1)), "{code:?}: {errors}");
     (code == Some(0), out, errors)
 }
@@ -92,7 +92,7 @@ fn a_full_context_is_told_with_what_to_do() {
     let (_file, model) = model();
     let long = "so ".repeat(40);
     let args = ["chat", "-m", &model, "-c", "64", "-n", "4", "--ignore-eos"];
-    let (code, out, errors) = fed(&args, &format!("Why?\n{long}\n/stats\nHow?\n"));
+    let (code, out, errors) = fed(&args, format!("Why?\n{long}\n/stats\nHow?\n"));
     assert_eq!((code, out.lines().count()), (Some(1), 2), "{out:?} {errors}");
     for part in ["the context holds 64", "nothing was dropped", "/undo", "/clear", "--context"] {
         assert!(errors.contains(part), "{part}: {errors}");

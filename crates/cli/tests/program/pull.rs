@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::hub::{Fault, Hub};
+use crate::support::hub::{self, Fault, Hub};
 use crate::support::*;
 
 fn llama() -> Vec<u8> {
@@ -346,9 +346,7 @@ fn a_file_that_changes_on_its_server_is_never_two_halves() {
         let hub = quants();
         let mut url = format!("{}/files/{FILE}", hub.behind);
         if sha256 {
-            use sha2::Digest;
-            let sum: String = sha2::Sha256::digest(&new).iter().map(|b| format!("{b:02x}")).collect();
-            url += &format!("#sha256={sum}");
+            url += &format!("#sha256={}", hub::sha256(&new));
         }
         hub.fault("/files/", 1, Fault::Truncate(60_000));
         hub.refuses(&url, 0);
@@ -386,12 +384,10 @@ fn two_at_once_fetch_once() {
     assert_eq!((hub.sent("/large/"), waited), (llama().len(), 1));
 }
 
-/// A folder's weights in two shards with their index.
-fn shards(case: &str) -> BTreeMap<String, Vec<u8>> {
-    let bytes = fs::read(tests(&format!("goldens/{case}/model.safetensors"))).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: BTreeMap<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let data = &bytes[8 + length..];
+/// The weights of the `llama` golden in two shards with their index.
+fn shards() -> BTreeMap<String, Vec<u8>> {
+    let (header, data) = safetensors();
+    let header: BTreeMap<String, Value> = serde_json::from_str(&header).unwrap();
     let tensors: Vec<_> = header.into_iter().filter(|(name, _)| name != "__metadata__").collect();
     let (mut files, mut index) = (BTreeMap::new(), serde_json::Map::new());
     for (number, tensors) in tensors.chunks(tensors.len().div_ceil(2)).enumerate() {
@@ -407,9 +403,7 @@ fn shards(case: &str) -> BTreeMap<String, Vec<u8>> {
             );
             index.insert(name.clone(), json!(file));
         }
-        let head = Value::Object(head).to_string();
-        let length = (head.len() as u64).to_le_bytes();
-        files.insert(file, [&length[..], head.as_bytes(), &body].concat());
+        files.insert(file, joined(&Value::Object(head).to_string(), &body));
     }
     let index = json!({ "metadata": {}, "weight_map": index });
     files.insert("model.safetensors.index.json".into(), index.to_string().into_bytes());
@@ -418,7 +412,7 @@ fn shards(case: &str) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn a_folder_comes_with_its_shards_and_nothing_else() {
-    let mut content = shards("llama");
+    let mut content = shards();
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
         if let Ok(bytes) = fs::read(tests(&format!("goldens/llama/{name}"))) {
             content.insert(name.into(), bytes);

@@ -177,9 +177,7 @@ fn folders_become_files_that_give_the_same_answers() {
     // A template, several ends of generation, and fewer bits.
     let folder = dir.path().join("folder");
     std::fs::create_dir(&folder).unwrap();
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(tests(&format!("goldens/qwen2/{name}")), folder.join(name)).unwrap();
-    }
+    copy_folder("qwen2", &folder);
     std::fs::write(
         folder.join("chat_template.jinja"),
         "{% for m in messages %}[{{ m.content }}]{% endfor %}",

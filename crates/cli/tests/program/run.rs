@@ -1,7 +1,7 @@
 //! `run`: where prompts come from, and what it prints for programs.
 
-use std::io::Write;
-use std::process::{Output, Stdio};
+#[cfg(unix)]
+use std::{io::Write, process::Stdio};
 
 use serde_json::Value;
 
@@ -9,20 +9,6 @@ use crate::support::*;
 
 fn model() -> String {
     tests("goldens-gguf/llama.gguf")
-}
-
-/// Runs the program with this standard input.
-fn with_input(args: &[&str], input: &[u8]) -> Output {
-    let mut command = program();
-    let mut child = command
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
 }
 
 fn run(more: &[&str]) -> String {
@@ -40,11 +26,18 @@ fn prompts_come_from_words_files_and_standard_input() {
     let model = model();
     let from_input = |more: &[&str]| {
         let args = [&["run", "-m", &model, "-n", "8", "--ignore-eos"], more].concat();
-        let output = with_input(&args, b"The mill grinds.\r\n");
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        let (code, out, errors) = fed(&args, "The mill grinds.\r\n");
+        assert_eq!(code, Some(0), "{errors}");
+        out
     };
     assert_eq!(from_input(&["-f", "-", "Read this:"]), both);
+    // A word `-` is standard input where it stands.
+    assert_eq!(from_input(&["Read", "this:", "-"]), both);
+    assert_eq!(
+        from_input(&["Read", "this:", "-", "And", "then?"]),
+        run(&["Read this:\n\nThe mill grinds.\r\n\n\nAnd then?"])
+    );
+    assert_eq!(from_input(&["5 - 3"]), run(&["5 - 3"]));
     for alone in [&["-f", "-"][..], &["-"], &[]] {
         assert_eq!(from_input(alone), run(&["The mill grinds."]), "{alone:?}");
     }
@@ -63,17 +56,56 @@ fn files_that_are_no_prompt_are_told_with_the_reason() {
     };
     refused(&["-f", "no/such.txt"], 1, &["the prompt cannot be read from no/such.txt", "No such file"]);
     refused(&["-f", &tests("goldens")], 1, &["cannot be read", "directory"]);
-    refused(&["-f", "-", "-"], 2, &["standard input can be read once"]);
+    for twice in [&["-f", "-", "-"][..], &["-f", "-", "Read", "-"], &["-", "and", "-"]] {
+        refused(twice, 2, &["standard input can be read once"]);
+    }
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     refused(&["-f", path], 2, &["the prompt is empty"]);
     std::fs::write(file.path(), b"The mill \xff grinds").unwrap();
     refused(&["-f", path], 1, &[path, "UTF-8", "byte 9"]);
-    let output = with_input(&["run", "-m", &model], b"\xff");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("standard input is no text in UTF-8: its byte 0")
-    );
+    let (code, _, errors) = fed(&["run", "-m", &model], b"\xff");
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("standard input is no text in UTF-8: its byte 0"), "{errors}");
+}
+
+/// Text in a pipe that nothing reads is told of, and is not waited for.
+#[cfg(unix)]
+#[test]
+fn input_that_is_no_part_of_the_prompt_is_told() {
+    let model = model();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "The mill grinds.\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let notes = |more: &[&str], input: Stdio| {
+        let args = [&["run", "-m", &model, "-n", "2"], more].concat();
+        let output = program().args(args).stdin(input).output().unwrap();
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {notes}");
+        notes
+    };
+    // Both ends stay open here while the program runs.
+    let piped = |more: &[&str], text: &str| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+        notes(more, reader.into())
+    };
+    let unread = "standard input has text that is no part of the prompt";
+    for more in [&["Summarise:"][..], &["-f", path], &["-f", path, "Summarise:"]] {
+        assert_eq!(piped(more, "of a pipe\n").matches(unread).count(), 1, "{more:?}");
+        assert!(notes(more, std::fs::File::open(path).unwrap().into()).contains(unread), "{more:?}");
+        assert!(
+            !piped(more, "").contains(unread) && !notes(more, Stdio::null()).contains(unread),
+            "{more:?}"
+        );
+    }
+    for more in [&["Summarise:", "-"][..], &["-"], &["-f", "-"], &[]] {
+        let input = std::fs::File::open(path).unwrap();
+        assert!(!notes(more, input.into()).contains(unread), "{more:?}");
+    }
+    // A dash that was meant as one.
+    let notes = notes(&["5", "-", "3"], Stdio::null());
+    assert!(notes.contains("which is empty") && notes.contains("quotation marks"), "{notes}");
 }
 
 const SAMPLING: [&str; 8] = ["--temperature", "1.5", "--seed", "3", "-n", "6", "--ignore-eos", "--raw"];

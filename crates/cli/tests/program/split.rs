@@ -81,9 +81,7 @@ fn quantize_reads_all_shards_and_writes_one_file() {
 fn no_file_of_a_folder_is_written_over() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(tests(&format!("goldens/llama/{name}")), at(name)).unwrap();
-    }
+    copy_folder("llama", dir.path());
     let model = dir.path().to_str().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
         let before = std::fs::read(at(name)).unwrap();

@@ -60,12 +60,22 @@ fn bounded(lines: &mut dyn Lines, most: usize) -> Result<Turn> {
         Line::Interrupted => return Ok(Turn::Nothing),
         Line::End => return Ok(Turn::End),
     };
-    if let Some(rest) = first.trim_start().strip_prefix(QUOTES) {
-        return quoted(rest.to_owned(), lines, most);
-    }
-    let (mut said, mut line) = (String::new(), first);
-    while let Some(part) = line.strip_suffix('\\') {
+    let (quoted, mut line) = match first.trim_start().strip_prefix(QUOTES) {
+        Some(rest) => (true, rest.to_owned()),
+        None => (false, first),
+    };
+    let mut said = String::new();
+    loop {
+        // Quotation marks end a message, and a backslash says that it does not end.
+        let (part, ends) = if quoted {
+            line.trim_end().strip_suffix(QUOTES).map_or((&*line, false), |last| (last, true))
+        } else {
+            line.strip_suffix('\\').map_or((&*line, true), |part| (part, false))
+        };
         said += part;
+        if ends {
+            break;
+        }
         said.push('\n');
         within(&said, most)?;
         line = match lines.line(true)? {
@@ -74,7 +84,11 @@ fn bounded(lines: &mut dyn Lines, most: usize) -> Result<Turn> {
             Line::End => return Ok(Turn::Unfinished),
         };
     }
-    said += &line;
+    if quoted {
+        // Quotation marks on lines of their own are no part of the message.
+        let text = said.strip_prefix('\n').unwrap_or(&said);
+        said = text.strip_suffix('\n').unwrap_or(text).to_owned();
+    }
     Ok(if said.trim().is_empty() { Turn::Nothing } else { Turn::Said(said) })
 }
 
@@ -83,28 +97,6 @@ fn within(said: &str, most: usize) -> Result<()> {
         true => bail!("a message has more than the {} of text that are read", ByteSize(most as u64)),
         false => Ok(()),
     }
-}
-
-fn quoted(first: String, lines: &mut dyn Lines, most: usize) -> Result<Turn> {
-    let (mut said, mut line) = (String::new(), first);
-    loop {
-        if let Some(last) = line.trim_end().strip_suffix(QUOTES) {
-            said += last;
-            break;
-        }
-        said += &line;
-        said.push('\n');
-        within(&said, most)?;
-        line = match lines.line(true)? {
-            Line::Text(line) => line,
-            Line::Interrupted => return Ok(Turn::Nothing),
-            Line::End => return Ok(Turn::Unfinished),
-        };
-    }
-    // Quotation marks on lines of their own are no part of the message.
-    let said = said.strip_prefix('\n').unwrap_or(&said);
-    let said = said.strip_suffix('\n').unwrap_or(said);
-    Ok(if said.trim().is_empty() { Turn::Nothing } else { Turn::Said(said.to_owned()) })
 }
 
 /// Standard input as it is.

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use gristmill::{Chat, Error};
+use gristmill::Chat;
 
 use self::input::{Piped, Terminal, Turn};
 use self::talk::{Next, Talk};
 use crate::args::LoadArgs;
 use crate::fetch::store::Store;
 use crate::output::{note, warn};
-use crate::resolve::describe;
+use crate::resolve::{at, describe};
 use crate::sampling::{EndArgs, SamplingArgs};
 
 /// Talk with a model: each turn computes what is new in it
@@ -46,14 +46,9 @@ const HISTORY: &str = "chat-history";
 /// Runs the command.
 pub(crate) fn run(args: ChatArgs) -> Result<()> {
     let options = args.end.resolve(args.sampling.resolve()?)?;
-    let mut llm = args.load.llm()?;
+    let (path, mut llm) = args.load.llm()?;
     describe(llm.engine());
-    let chat = Chat::new(&mut llm).map_err(|error| match error {
-        Error::Template(error) => {
-            anyhow::anyhow!("{error}; `gristmill run --raw` continues text without a template")
-        }
-        other => other.into(),
-    })?;
+    let chat = Chat::new(&mut llm).map_err(|error| at(&path, error))?;
     let mut talk = Talk::new(chat, options);
     if let Some(path) = &args.session {
         talk.load(path)?;

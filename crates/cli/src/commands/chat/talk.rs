@@ -60,12 +60,7 @@ impl<'l> Talk<'l> {
     /// Follows a line: a command, or something that is said.
     pub(super) fn turn(&mut self, line: &str) -> Result<Next, Mistake> {
         let Some(command) = command::parse(line) else {
-            let options = self.seeded();
-            let text = command::text(line).to_owned();
-            let (interrupt, context) = (self.interrupt.clone(), self.context());
-            interrupt.clear();
-            let reply = self.chat.say(text, &options).map_err(|e| refused(e, context))?;
-            answer(reply.until(&interrupt), &options, context)?;
+            self.answer(Some(command::text(line)))?;
             return Ok(Next::Go);
         };
         match command.map_err(Mistake::Told)? {
@@ -85,16 +80,12 @@ impl<'l> Talk<'l> {
                 None => return Err(Mistake::Told("there is nothing to take back".to_owned())),
             },
             Command::Retry => {
-                let options = self.seeded();
-                if options.sampling.temperature == 0.0 {
+                if self.options.sampling.temperature == 0.0 {
                     note(
                         "at temperature 0 the answer is the same again: `/set temperature 0.7` makes it vary",
                     );
                 }
-                let (interrupt, context) = (self.interrupt.clone(), self.context());
-                interrupt.clear();
-                let reply = self.chat.retry(&options).map_err(|e| refused(e, context))?;
-                answer(reply.until(&interrupt), &options, context)?;
+                self.answer(None)?;
             }
             Command::Clear => self.chat.clear(),
             Command::History => {
@@ -108,6 +99,18 @@ impl<'l> Talk<'l> {
             Command::Quit => return Ok(Next::Quit),
         }
         Ok(Next::Go)
+    }
+
+    /// Answers what is said, or the last question again.
+    fn answer(&mut self, said: Option<&str>) -> Result<(), Mistake> {
+        let (options, context) = (self.seeded(), self.context());
+        self.interrupt.clear();
+        let reply = match said {
+            Some(text) => self.chat.say(text, &options),
+            None => self.chat.retry(&options),
+        };
+        let reply = reply.map_err(|e| refused(e, context))?;
+        print(reply.until(&self.interrupt), &options, context)
     }
 
     /// Goes on with a saved conversation.
@@ -196,7 +199,7 @@ fn refused(error: Error, context: usize) -> Mistake {
 }
 
 /// Streams an answer and says what it was.
-fn answer(mut reply: Reply, options: &Generate, context: usize) -> Result<(), Mistake> {
+fn print(mut reply: Reply, options: &Generate, context: usize) -> Result<(), Mistake> {
     let (start, mut stdout, mut said) = (Instant::now(), results(), false);
     let mut failed = None;
     for piece in reply.by_ref() {

@@ -2,7 +2,8 @@
 
 mod answer;
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -12,7 +13,7 @@ use gristmill::{Generate, Llm, Message};
 use self::answer::{Answer, Form};
 use crate::args::LoadArgs;
 use crate::error::Usage;
-use crate::output::note;
+use crate::output::{note, warn};
 use crate::resolve::{at, describe};
 use crate::sampling::{EndArgs, SamplingArgs};
 
@@ -22,7 +23,8 @@ use crate::sampling::{EndArgs, SamplingArgs};
 /// --temperature the answer is greedy: the same prompt gives the same text.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The prompt, of one or more words; `-`, and none where standard input is not a terminal, reads standard input
+    /// The prompt, of one or more words; a word `-` stands for standard input, an empty line apart from the other words, and so
+    /// does no word at all where standard input is not a terminal
     prompt: Vec<String>,
     /// Prompt from a UTF-8 file, `-` for standard input; the words of the command line come first, then an empty line, then
     /// the file
@@ -60,9 +62,9 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
     }
     sampling.logprobs = args.logprobs;
     let generate = args.end.resolve(sampling)?;
-    let prompt = prompt(args.prompt, args.file, args.raw)?;
+    let (prompt, read) = prompt(&args.prompt, args.file.as_deref(), args.raw)?;
     let start = Instant::now();
-    let mut llm = args.load.llm()?;
+    let (path, mut llm) = args.load.llm()?;
     let load_seconds = start.elapsed().as_secs_f64();
     describe(llm.engine());
     let vocab = llm.info().vocab;
@@ -75,10 +77,7 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
     } else if llm.tokenizer().chat_template().is_some() {
         let system = args.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<Message> = system.chain([Message::new("user", &prompt)]).collect();
-        llm.render(&messages).map_err(|error| match args.load.model.path() {
-            Ok(path) => at(&path, error),
-            Err(_) => error.into(),
-        })?
+        llm.render(&messages).map_err(|error| at(&path, error))?
     } else if args.system.is_some() {
         bail!(
             "this model has no chat template, so there is no place for --system: write all into the prompt"
@@ -93,7 +92,13 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
         (.., Some(_)) => Form::Tokens,
         _ => Form::Text,
     };
-    answer(&mut llm, ids, &generate, form, load_seconds)
+    // Whoever fills a pipe may begin late: what comes while the answer is made is told behind it.
+    let told = read || warn_of_unread_input();
+    answer(&mut llm, ids, &generate, form, load_seconds)?;
+    if !told {
+        warn_of_unread_input();
+    }
+    Ok(())
 }
 
 fn answer(llm: &mut Llm, ids: Vec<u32>, options: &Generate, form: Form, load_seconds: f64) -> Result<()> {
@@ -108,27 +113,28 @@ fn answer(llm: &mut Llm, ids: Vec<u32>, options: &Generate, form: Form, load_sec
     }
 }
 
-/// The prompt from the words of the command line and a file, of which one may be standard input.
-fn prompt(words: Vec<String>, file: Option<PathBuf>, raw: bool) -> Result<String> {
-    let from_input = |words: &[String]| words == ["-"];
-    let prompt = match file {
-        Some(file) if file.as_os_str() == "-" && from_input(&words) => {
-            return Err(Usage::error("standard input can be read once: give `-` as the prompt or as --file"));
-        }
-        Some(file) => {
-            let text = super::text_file(&file, "the prompt", super::MOST_PROMPT)?;
-            match words.as_slice() {
-                [] => text,
-                words => format!("{}\n\n{text}", super::text_argument(Some(words.join(" ")), "the prompt")?),
-            }
-        }
-        None => {
-            let words = (!words.is_empty()).then(|| words.join(" "));
-            super::text_argument(words, "the prompt")?
-        }
+/// The prompt from the words of the command line and a file, of which one may be standard input; and whether that was read.
+fn prompt(words: &[String], file: Option<&Path>, raw: bool) -> Result<(String, bool)> {
+    let is_input = |word: &String| word == "-";
+    let among = words.iter().filter(|word| is_input(word)).count();
+    let inputs = among + usize::from(file.is_some_and(|file| file.as_os_str() == "-"));
+    if inputs > 1 {
+        return Err(Usage::error("standard input can be read once: give one `-`, as a word or as --file"));
+    }
+    let nothing = words.is_empty() && file.is_none();
+    let prompt = if nothing {
+        super::text_argument(None, "the prompt")?
+    } else {
+        let parts = words.chunk_by(|word, next| !is_input(word) && !is_input(next)).map(|part| match part {
+            [word] if is_input(word) => input_among(words),
+            part => Ok(part.join(" ")),
+        });
+        let file = file.map(|file| super::text_file(file, "the prompt", super::MOST_PROMPT));
+        parts.chain(file).collect::<Result<Vec<_>>>()?.join("\n\n")
     };
+    let read = nothing || inputs > 0;
     if raw {
-        return Ok(prompt);
+        return Ok((prompt, read));
     }
     if prompt.trim().is_empty() {
         return Err(Usage::error(
@@ -137,5 +143,44 @@ fn prompt(words: Vec<String>, file: Option<PathBuf>, raw: bool) -> Result<String
     }
     // Files and pipes end with a line break that nobody means.
     let cut = prompt.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
-    Ok(cut.map_or_else(|| prompt.clone(), str::to_owned))
+    Ok((cut.unwrap_or(&prompt).to_owned(), read))
+}
+
+/// Standard input, where a word of the prompt is `-`. A dash may have been meant, as in `5 - 3`.
+fn input_among(words: &[String]) -> Result<String> {
+    const DASH: &str = "where a dash is meant, put the prompt in quotation marks";
+    if words.len() > 1 && std::io::stdin().is_terminal() {
+        note(format_args!("the word `-` is what you type now, to Ctrl-D on a line of its own; {DASH}"));
+    }
+    let text = super::text_file(Path::new("-"), "the prompt", super::MOST_PROMPT)?;
+    if words.len() > 1 && text.is_empty() {
+        warn(format_args!("the word `-` stands for standard input, which is empty; {DASH}"));
+    }
+    Ok(text)
+}
+
+/// Warns of text on a standard input that is no part of the prompt; gives whether there is some. Nothing is read or waited for:
+/// a pipe that stays open may never have anything.
+fn warn_of_unread_input() -> bool {
+    let there = has_input();
+    if there {
+        warn(
+            "standard input has text that is no part of the prompt: a word `-` takes it in, `< /dev/null` says that it is not \
+             meant",
+        );
+    }
+    there
+}
+
+/// Whether something can be read from standard input that nobody types.
+#[cfg(unix)]
+fn has_input() -> bool {
+    let input = std::io::stdin();
+    !input.is_terminal() && rustix::io::ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0)
+}
+
+/// Other systems do not tell without being read.
+#[cfg(not(unix))]
+fn has_input() -> bool {
+    false
 }

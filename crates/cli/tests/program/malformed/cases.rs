@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::raw::{RawGguf, folder, joined, safetensors, string, strings};
+use super::raw::{RawGguf, string, strings};
+use crate::support::{copy_folder, joined, safetensors};
 
 pub(super) struct Case {
     pub(super) name: &'static str,
@@ -257,60 +258,65 @@ fn split_models(cases: &mut Vec<Case>) {
 
 /// Weights of folders.
 fn safetensors_files(cases: &mut Vec<Case>) {
-    let mut weights = |name, make: fn(String, Vec<u8>) -> Vec<u8>| {
+    fn weights(
+        cases: &mut Vec<Case>,
+        name: &'static str,
+        make: impl Fn(String, Vec<u8>) -> Vec<u8> + 'static,
+    ) {
         let make = Box::new(move |dir: &Path| {
-            folder(dir);
+            copy_folder("llama", dir);
             let (header, data) = safetensors();
             write(dir, "model.safetensors", &make(header, data));
             dir.to_owned()
         });
         cases.push(Case { name, command: RUN, make });
-    };
-    weights("safetensors: no byte", |_, _| vec![]);
-    weights("safetensors: three bytes", |_, _| vec![1, 2, 3]);
-    weights("safetensors: a header longer than the file", |h, _| {
+    }
+    weights(cases, "safetensors: no byte", |_, _| vec![]);
+    weights(cases, "safetensors: three bytes", |_, _| vec![1, 2, 3]);
+    weights(cases, "safetensors: a header longer than the file", |h, _| {
         [&(1u64 << 20).to_le_bytes(), h.as_bytes()].concat()
     });
-    weights("safetensors: a header of half of all memory", |h, d| {
+    weights(cases, "safetensors: a header of half of all memory", |h, d| {
         [&(1u64 << 62).to_le_bytes(), h.as_bytes(), &d].concat()
     });
-    weights("safetensors: a header that is no JSON", |h, d| joined(&h.replacen(':', ";", 3), &d));
-    weights("safetensors: cut off within the data", |h, d| joined(&h, &d[..d.len() / 2]));
-    weights("safetensors: bytes too many", |h, d| joined(&h, &[&d[..], &[0; 64]].concat()));
-    weights("safetensors: tensors over one another", |h, d| {
+    weights(cases, "safetensors: a header that is no JSON", |h, d| joined(&h.replacen(':', ";", 3), &d));
+    weights(cases, "safetensors: cut off within the data", |h, d| joined(&h, &d[..d.len() / 2]));
+    weights(cases, "safetensors: bytes too many", |h, d| joined(&h, &[&d[..], &[0; 64]].concat()));
+    weights(cases, "safetensors: tensors over one another", |h, d| {
         joined(&h.replace("[40960,81920]", "[0,40960]"), &d)
     });
-    weights("safetensors: offsets backwards", |h, d| {
+    weights(cases, "safetensors: offsets backwards", |h, d| {
         joined(&h.replace("[40960,81920]", "[81920,40960]"), &d)
     });
-    weights("safetensors: a shape that the bytes are not", |h, d| {
+    weights(cases, "safetensors: a shape that the bytes are not", |h, d| {
         joined(&h.replacen("[320,64]", "[320,65]", 1), &d)
     });
-    weights("safetensors: a shape beyond all counting", |h, d| {
+    weights(cases, "safetensors: a shape beyond all counting", |h, d| {
         joined(&h.replacen("[320,64]", "[4294967296,4294967296,4294967296]", 1), &d)
     });
-    weights("safetensors: a type of 8 bits", |h, d| {
-        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"F8_E4M3\",\"shape\":[640,64]", 1), &d)
-    });
-    weights("safetensors: a type of 64 bits", |h, d| {
-        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"F64\",\"shape\":[80,64]", 1), &d)
-    });
-    weights("safetensors: a type of whole numbers", |h, d| {
-        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"I16\",\"shape\":[320,64]", 1), &d)
-    });
-    weights("safetensors: another type of 8 bits", |h, d| {
-        joined(&h.replacen("\"BF16\",\"shape\":[320,64]", "\"F8_E5M2\",\"shape\":[640,64]", 1), &d)
-    });
-    weights("safetensors: a type of no name", |h, d| joined(&h.replacen("BF16", "B17", 1), &d));
-    weights("safetensors: no tensors", |_, _| joined("{}", &[]));
-    weights("safetensors: a pickle by that name", |_, _| b"\x80\x02}q\0.".repeat(9));
+    // Each of as many bytes as there are.
+    for (name, dtype, shape) in [
+        ("safetensors: a type of 8 bits", "F8_E4M3", [640, 64]),
+        ("safetensors: a type of 64 bits", "F64", [80, 64]),
+        ("safetensors: a type of whole numbers", "I16", [320, 64]),
+        ("safetensors: another type of 8 bits", "F8_E5M2", [640, 64]),
+    ] {
+        weights(cases, name, move |h, d| {
+            let [rows, columns] = shape;
+            let typed = format!("\"{dtype}\",\"shape\":[{rows},{columns}]");
+            joined(&h.replacen("\"BF16\",\"shape\":[320,64]", &typed, 1), &d)
+        });
+    }
+    weights(cases, "safetensors: a type of no name", |h, d| joined(&h.replacen("BF16", "B17", 1), &d));
+    weights(cases, "safetensors: no tensors", |_, _| joined("{}", &[]));
+    weights(cases, "safetensors: a pickle by that name", |_, _| b"\x80\x02}q\0.".repeat(9));
 }
 
 /// Other files of folders.
 fn folders(cases: &mut Vec<Case>) {
     let mut file = |name, file: &'static str, text: &'static str| {
         let make = Box::new(move |dir: &Path| {
-            folder(dir);
+            copy_folder("llama", dir);
             write(dir, file, text.as_bytes());
             dir.to_owned()
         });
@@ -342,7 +348,7 @@ fn folders(cases: &mut Vec<Case>) {
 
     let mut config = |name, from: &'static str, to: &'static str| {
         let make = Box::new(move |dir: &Path| {
-            folder(dir);
+            copy_folder("llama", dir);
             let text = std::fs::read_to_string(dir.join("config.json")).unwrap();
             assert!(text.contains(from));
             write(dir, "config.json", text.replace(from, to).as_bytes());
@@ -378,20 +384,20 @@ fn folders(cases: &mut Vec<Case>) {
     };
     without("folder: empty", |_| ());
     without("folder: no weights", |dir| {
-        folder(dir);
+        copy_folder("llama", dir);
         std::fs::remove_file(dir.join("model.safetensors")).unwrap();
     });
     without("folder: weights as PyTorch saves them", |dir| {
-        folder(dir);
+        copy_folder("llama", dir);
         std::fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
     });
     without("folder: no tokenizer", |dir| {
-        folder(dir);
+        copy_folder("llama", dir);
         std::fs::remove_file(dir.join("tokenizer.json")).unwrap();
     });
     without("folder: a GGUF file in it", |dir| drop(write(dir, "model.gguf", &RawGguf::golden().bytes().1)));
     without("folder: weights that Git left out", |dir| {
-        folder(dir);
+        copy_folder("llama", dir);
         write(
             dir,
             "model.safetensors",
@@ -400,7 +406,7 @@ fn folders(cases: &mut Vec<Case>) {
     });
     let mut index = |name, index: &'static str| {
         let make = Box::new(move |dir: &Path| {
-            folder(dir);
+            copy_folder("llama", dir);
             std::fs::rename(dir.join("model.safetensors"), dir.join("model-00001-of-00002.safetensors"))
                 .unwrap();
             write(dir, "model.safetensors.index.json", index.as_bytes());

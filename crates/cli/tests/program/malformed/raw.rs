@@ -1,6 +1,4 @@
-//! The parts of a GGUF file and of a Hugging Face folder, to be put together wrongly.
-
-use std::path::Path;
+//! The parts of a GGUF file, to be put together wrongly.
 
 use crate::support::tests;
 
@@ -147,23 +145,4 @@ impl RawGguf {
         out.extend(&self.data);
         (head, out)
     }
-}
-
-/// Copies the `llama` golden as a Hugging Face folder.
-pub(super) fn folder(dir: &Path) {
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(tests(&format!("goldens/llama/{file}")), dir.join(file)).unwrap();
-    }
-}
-
-/// Header and data of the golden's safetensors file.
-pub(super) fn safetensors() -> (String, Vec<u8>) {
-    let bytes = std::fs::read(tests("goldens/llama/model.safetensors")).unwrap();
-    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    (String::from_utf8(bytes[8..8 + len].to_vec()).unwrap(), bytes[8 + len..].to_vec())
-}
-
-/// A safetensors file.
-pub(super) fn joined(header: &str, data: &[u8]) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }

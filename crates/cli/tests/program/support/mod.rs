@@ -5,7 +5,7 @@ pub(crate) mod hub;
 mod terminal;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use checks::variants::with_metadata;
@@ -47,13 +47,13 @@ pub(crate) fn fails(args: &[&str], code: i32) -> String {
 }
 
 /// Runs the program with this standard input; gives the exit code, standard output and standard error.
-pub(crate) fn fed(args: &[&str], input: &str) -> (Option<i32>, String, String) {
+pub(crate) fn fed(args: &[&str], input: impl AsRef<[u8]>) -> (Option<i32>, String, String) {
     let mut command = program();
     let pipes = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     // It may end before it has read everything.
-    let _ = stdin.write_all(input.as_bytes());
+    let _ = stdin.write_all(input.as_ref());
     drop(stdin);
     let output = child.wait_with_output().expect("the program ends");
     let [out, errors] =
@@ -150,4 +150,23 @@ pub(crate) fn logits(model: &str, ids: &[u32], more: &[&str]) -> Vec<Vec<f32>> {
 /// The index of the largest element, the first of several.
 pub(crate) fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
+}
+
+/// Copies what a golden's Hugging Face folder has.
+pub(crate) fn copy_folder(case: &str, dir: &Path) {
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(tests(&format!("goldens/{case}/{file}")), dir.join(file)).unwrap();
+    }
+}
+
+/// Header and data of the `llama` golden's safetensors file.
+pub(crate) fn safetensors() -> (String, Vec<u8>) {
+    let bytes = std::fs::read(tests("goldens/llama/model.safetensors")).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    (String::from_utf8(bytes[8..8 + len].to_vec()).unwrap(), bytes[8 + len..].to_vec())
+}
+
+/// A safetensors file.
+pub(crate) fn joined(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
