@@ -92,6 +92,36 @@ fn kernels_are_timed() {
     }
 }
 
+/// Tokens of several sequences count together, and a step reads the weights once for all of them.
+#[test]
+fn sequences_are_measured_together_and_drawn_under_the_limits() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("roofline.svg");
+    let bench =
+        ["bench", "-m", &model, "-p", "0", "-n", "6", "-s", "1,3", "-r", "1", "--probe", "1M", "-o", "json"];
+    let rows = ok(&[&bench[..], &["--plot", picture.to_str().unwrap()]].concat());
+    let rows: serde_json::Value = serde_json::from_str(&rows).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.iter().map(|r| r["test"].as_str().unwrap()).collect::<Vec<_>>(), ["tg6", "tg6 x 3"]);
+    let sum = |row: &serde_json::Value, key: &str| -> u64 {
+        row["kernels"]["lines"].as_array().unwrap().iter().map(|l| l[key].as_u64().unwrap()).sum()
+    };
+    for row in rows {
+        assert_eq!(row["kernels"]["steps"], 6);
+        let tokens = row["n_sequences"].as_u64().unwrap() as f64 * 6.0;
+        let rate = tokens * 1e9 / row["avg_ns"].as_f64().unwrap();
+        assert!((rate / row["avg_ts"].as_f64().unwrap() - 1.0).abs() < 1e-6);
+    }
+    assert!(sum(&rows[1], "products") > 2 * sum(&rows[0], "products"));
+    assert!(sum(&rows[1], "bytes") < 2 * sum(&rows[0], "bytes"));
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    assert_eq!(svg.matches("<g ").count(), 2);
+    assert!(svg.contains("tg6 x 3") && svg.contains("GOP/s int8") && svg.contains("matmul "), "{svg}");
+    let errors = fails(&["bench", "-m", &model, "--plot", "x.svg", "--probe", "0"], 2);
+    assert!(errors.contains("--plot"), "{errors}");
+}
+
 /// Kernels see only so much of a buffer: without a context asked for, what fits is taken.
 #[test]
 fn a_long_trained_context_is_cut_to_what_a_gpu_holds() {

@@ -22,6 +22,22 @@ pub(super) struct Kernels {
     lines: Vec<Line>,
 }
 
+/// What a kernel does in a second.
+pub(super) struct Kernel {
+    pub(super) name: String,
+    /// Of the time of all kernels.
+    pub(super) share: f64,
+    pub(super) byte_rate: f64,
+    pub(super) op_rate: f64,
+}
+
+impl Kernel {
+    /// Operations for each byte.
+    pub(super) fn intensity(&self) -> f64 {
+        self.op_rate / self.byte_rate
+    }
+}
+
 /// A kernel with operands of one kind, in all steps.
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
@@ -172,6 +188,19 @@ impl Kernels {
             }
         }
         Ok(())
+    }
+
+    /// The kernels of which both bytes and products are known, the longest first.
+    pub(super) fn counted(&self) -> Vec<Kernel> {
+        let all: u64 = self.lines.iter().map(|l| l.nanos).sum();
+        let counted = self.lines.iter().filter(|l| l.bytes > 0 && l.products > 0 && l.nanos > 0);
+        let kernel = |l: &Line| Kernel {
+            name: format!("{} {}", l.op, l.operands),
+            share: l.nanos as f64 / all as f64,
+            byte_rate: l.byte_rate(),
+            op_rate: l.op_rate(),
+        };
+        counted.map(kernel).collect()
     }
 
     /// The same numbers, summed over all steps.

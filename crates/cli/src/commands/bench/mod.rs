@@ -2,22 +2,29 @@
 
 mod kernels;
 mod measure;
+mod plot;
 mod report;
 mod work;
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use gristmill::{Checkpoint, EngineError, Error, LoadOptions, MAX_CONTEXT, Model, measure_peaks};
+use gristmill::{
+    Checkpoint, EngineError, EngineOptions, Error, LoadOptions, MAX_CONTEXT, Model, measure_peaks,
+};
 
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs, positive, size, threads, within};
 use crate::error::Usage;
 use crate::output::note;
 use crate::resolve::{engine_options, load};
+use crate::whole::write_whole;
 
 use kernels::Kernels;
 use measure::Test;
+use plot::Panel;
 use report::{Row, Subject};
 use work::Work;
 
@@ -36,6 +43,9 @@ pub(crate) struct BenchArgs {
     /// Depths: tokens in the cache before a test, separated by commas
     #[arg(short = 'd', long, value_name = "N,...", value_delimiter = ',', value_parser = count, default_value = "0")]
     n_depth: Vec<usize>,
+    /// Sequences that generate at once, separated by commas; the speed is that of all together
+    #[arg(short = 's', long, value_name = "N,...", value_delimiter = ',', value_parser = sequences, default_value = "1")]
+    sequences: Vec<usize>,
     /// CPU worker threads, separated by commas, at most four for each processor [default: one for each]
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
@@ -52,6 +62,9 @@ pub(crate) struct BenchArgs {
     /// Time every kernel, in one more run of each test on plans of their own, and set it beside the limits
     #[arg(long)]
     profile: bool,
+    /// Draw the kernels of each test under the limits of memory and arithmetic (a roofline), as an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -75,6 +88,11 @@ fn count(text: &str) -> Result<usize, String> {
     within(text, 0, MAX_CONTEXT)
 }
 
+/// A number of sequences.
+fn sequences(text: &str) -> Result<usize, String> {
+    within(text, 1, 4096)
+}
+
 fn probe_size(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { size(text) }
 }
@@ -85,7 +103,9 @@ impl BenchArgs {
         let mut tests = vec![];
         for &depth in &self.n_depth {
             let prompts = self.n_prompt.iter().map(|&n| Test::Prompt { n, depth });
-            let generations = self.n_gen.iter().map(|&n| Test::Generate { n, depth });
+            let generations = self.n_gen.iter().flat_map(|&n| {
+                self.sequences.iter().map(move |&sequences| Test::Generate { n, depth, sequences })
+            });
             tests.extend(prompts.chain(generations).filter(|t| t.tokens() > 0));
         }
         tests
@@ -98,6 +118,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let Some(context) = tests.iter().map(Test::context).max() else {
         return Err(Usage::error("there is nothing to measure: -p and -n are both 0"));
     };
+    if args.plot.is_some() && args.probe == Some(0) {
+        return Err(Usage::error("--plot draws kernels under the limits, which --probe 0 does not measure"));
+    }
     let (path, checkpoint) = args.model.open()?;
     let model =
         Model::open(checkpoint.clone()).map_err(|source| Error::Model { path: path.clone(), source })?;
@@ -113,12 +136,30 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     for threads in threads {
         rows.extend(run_group(args, threads, context, &tests, &path, &checkpoint, &work)?);
     }
+    if let Some(path) = &args.plot {
+        draw(&rows, path)?;
+    }
     match args.output {
         Format::Md => report::markdown(&subject, &rows)?,
         Format::Json => report::json(&subject, &rows)?,
         Format::Csv => report::csv(&subject, &rows)?,
     }
     Ok(())
+}
+
+/// Writes the picture of all tests.
+fn draw(rows: &[Row], path: &std::path::Path) -> Result<()> {
+    let mut panels = vec![];
+    for row in rows {
+        let Some((kernels, shares)) = row.kernels.as_ref().zip(row.shares) else { continue };
+        let kernels = kernels.counted();
+        if kernels.is_empty() {
+            bail!("--plot: {} does not tell how much its kernels compute", row.device);
+        }
+        let title = format!("{}, {} threads, {}", row.test, row.threads, row.device);
+        panels.push(Panel { title, peaks: shares.peaks, kernels });
+    }
+    write_whole(path, |file| Ok(file.write_all(plot::svg(&panels).as_bytes())?))
 }
 
 /// All tests with one number of threads.
@@ -135,7 +176,10 @@ fn run_group(
     let mut options = LoadOptions {
         device: args.device.device.clone(),
         device_options: args.device.options(threads),
-        engine: engine_options(&args.step, &cache),
+        engine: EngineOptions {
+            max_sequences: tests.iter().map(Test::sequences).max().unwrap_or(1),
+            ..engine_options(&args.step, &cache)
+        },
     };
     measure::reset_peak_memory();
     let mut engine = load(path, checkpoint.clone(), &options).map_err(|error| match error {
@@ -144,7 +188,7 @@ fn run_group(
             Usage::error(format!("-p, -n and -d: the context of the longest test {problem}"))
         }
         Error::Engine(error @ (EngineError::CacheTooSmall { .. } | EngineError::ContextTooLong { .. })) => {
-            anyhow!("{error}; measure fewer tokens with -p, -n and -d")
+            anyhow!("{error}; measure fewer tokens with -p, -n and -d, or fewer sequences with -s")
         }
         other => other.into(),
     })?;
@@ -173,7 +217,7 @@ fn run_group(
             row.shares = peaks.map(|peaks| work.shares(row, peaks));
         }
     }
-    if args.profile {
+    if args.profile || args.plot.is_some() {
         options.engine.profile = true;
         let mut engine = load(path, checkpoint.clone(), &options)?;
         for row in &mut rows {

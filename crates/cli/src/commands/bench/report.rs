@@ -189,6 +189,7 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
         "n_prompt": prompt,
         "n_gen": generated,
         "n_depth": row.test.depth(),
+        "n_sequences": row.test.sequences(),
         "test": row.test.to_string(),
         "repetitions": row.repetitions,
         "avg_ns": time.mean,

@@ -70,11 +70,13 @@ impl Work {
                 let int = peak.map(|peak| ops * rate / peak);
                 Shares { peaks, read: None, int }
             }
-            Test::Generate { n, depth } => {
+            Test::Generate { n, depth, sequences } => {
                 let element = if row.precision == Precision::Fast { 2 } else { 4 };
                 let keys = depth + n.div_ceil(2);
-                let bytes = self.weight_bytes + self.kv_bytes(keys, element);
-                Shares { peaks, read: Some(bytes as f64 * rate / peaks.memory_bytes), int: None }
+                // A step reads the weights once for all sequences.
+                let bytes = self.weight_bytes + self.kv_bytes(keys, element) * sequences as u64;
+                let steps = rate / sequences as f64;
+                Shares { peaks, read: Some(bytes as f64 * steps / peaks.memory_bytes), int: None }
             }
         }
     }
