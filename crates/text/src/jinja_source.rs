@@ -139,7 +139,11 @@ fn check_expressions(tokens: &Tokens<'_>, name: &str) -> Result<Vec<usize>, Temp
             return Err(bad(name, *span, &format!("more than {MAX_DEPTH} operators lie in each other")));
         }
     }
-    Ok(closes)
+    match (levels.len(), tokens.last()) {
+        // What follows walks from each bracket to its closing one.
+        (2.., Some((_, span))) => Err(bad(name, *span, "the template ends within brackets")),
+        _ => Ok(closes),
+    }
 }
 
 /// Where filters go, by the offset in the source.

@@ -61,6 +61,18 @@ fn broken_templates_name_the_line() {
 }
 
 #[test]
+fn a_template_may_be_cut_off_anywhere() {
+    let source = "{%- set ns = namespace(a='x', b=[1, {'c': (2 + 3) * 4}]) %}{% set ns.d = f(m[1:-1]) %}\
+                  {% for x in ['a', 'b'] if x in ('a') %}{{ 'l' ~ (x | join(', '))[::2] * 3 + {'k': [x]} }}{% endfor %}";
+    for end in 0..source.len() {
+        let cut = &source[..end];
+        let parsed = ChatTemplate::new(cut);
+        let open = cut.matches(['(', '[']).count() > cut.matches([')', ']']).count();
+        assert!(!open || matches!(parsed, Err(TemplateError::Syntax(_))), "{cut}");
+    }
+}
+
+#[test]
 fn work_memory_and_output_are_limited() {
     let hostile = [
         "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}",
