@@ -15,6 +15,8 @@ pub(super) const MAX_QUERIES: usize = 6;
 pub(super) trait Element: Copy {
     /// Whether a cache of this type has factors that undo its scaling.
     const SCALED: bool;
+    /// Times 16 elements that a cache line has.
+    const STEPS: usize = 64 / (BLOCK * size_of::<Self>());
     /// # Safety
     /// `p` must be readable for 16 elements.
     unsafe fn load<S: Isa>(s: S, p: *const Self) -> V<S>;
@@ -178,6 +180,8 @@ pub(super) struct KeyGroup<'k, E> {
     pub(super) softcap: Option<f32>,
     pub(super) k_dim: usize,
     pub(super) v_dim: usize,
+    /// The blocks that come next, which are fetched meanwhile; these ones again where there are none.
+    pub(super) next: &'k Blocks<E>,
     /// `[k_dim][queries]`
     pub(super) q: &'k [f32],
     pub(super) softmax: Softmax<'k>,
@@ -201,13 +205,14 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
             return;
         }
         let (q, dim, keys) = (self.q.as_ptr(), self.k_dim, &self.blocks.keys);
+        let soon = [&self.blocks.values, &self.next.keys];
         let scores = self.scores.as_mut_ptr();
         match self.seen.len() {
-            1 => s.enter(Products::<E, 1, 2> { q, dim, keys, low, high, scores }),
-            2 => s.enter(Products::<E, 2, 2> { q, dim, keys, low, high, scores }),
-            3 => s.enter(Products::<E, 3, 2> { q, dim, keys, low, high, scores }),
-            4 => s.enter(Products::<E, 4, 1> { q, dim, keys, low, high, scores }),
-            _ => s.enter(Products::<E, 6, 1> { q, dim, keys, low, high, scores }),
+            1 => s.enter(Products::<E, 1, 2> { q, dim, keys, soon, low, high, scores }),
+            2 => s.enter(Products::<E, 2, 2> { q, dim, keys, soon, low, high, scores }),
+            3 => s.enter(Products::<E, 3, 2> { q, dim, keys, soon, low, high, scores }),
+            4 => s.enter(Products::<E, 4, 1> { q, dim, keys, soon, low, high, scores }),
+            _ => s.enter(Products::<E, 6, 1> { q, dim, keys, soon, low, high, scores }),
         }
         self.weigh(s, low, high);
 
@@ -336,6 +341,8 @@ struct Products<'k, E, const M: usize, const B: usize> {
     dim: usize,
     /// `[dim][16]` each
     keys: &'k [*const E; BLOCKS],
+    /// What is read soon: as much is fetched of each of these blocks as is read of the keys.
+    soon: [&'k [*const E; BLOCKS]; 2],
     /// The blocks `low..high` are wanted.
     low: usize,
     high: usize,
@@ -358,6 +365,12 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
                 for j in 0..B {
                     // SAFETY: `d < dim`, and the block's keys are `[dim][16]`.
                     k[j] = unsafe { E::load(s, keys[j].add(d * BLOCK)) };
+                    // One line of each kind for each line of keys, taken in turns.
+                    for (turn, soon) in self.soon.iter().enumerate() {
+                        if d % E::STEPS == turn % E::STEPS {
+                            s.prefetch(soon[b + j].wrapping_add(d / E::STEPS * E::STEPS * BLOCK).cast());
+                        }
+                    }
                 }
                 for i in 0..M {
                     // SAFETY: `d < dim`, and the queries are `[dim][M]`.

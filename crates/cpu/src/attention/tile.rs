@@ -182,7 +182,10 @@ impl Tile<'_, '_> {
         let rows = &visible[..self.rows.len()];
         let Some(blocks) = self.blocks::<E>(start, rows) else { return };
         if state.wide.is_empty() {
-            self.register_tiles(s, start, visible, &blocks, state);
+            // Only within the split: the next one may be another worker's.
+            let next = (start + GROUP) % SPLIT != 0;
+            let next = next.then(|| self.blocks::<E>(start + GROUP, rows)).flatten();
+            self.register_tiles(s, start, visible, &blocks, &next.unwrap_or(blocks), state);
         } else {
             let layout = self.attention.kv.layout();
             let (keys, rest) = state.wide.split_at_mut(GROUP * layout.k_dim());
@@ -190,7 +193,7 @@ impl Tile<'_, '_> {
             // SAFETY: the group's keys are `[k_dim][16]` and its values `[16][v_dim]` for each block, read and widened; a
             // vector lies behind the values.
             let wide = unsafe { blocks.widen(s, keys, values) };
-            self.register_tiles(s, start, visible, &wide, state);
+            self.register_tiles(s, start, visible, &wide, &wide, state);
         }
     }
 
@@ -201,6 +204,7 @@ impl Tile<'_, '_> {
         start: usize,
         visible: &[(usize, usize); MAX_ROWS],
         blocks: &Blocks<E>,
+        next: &Blocks<E>,
         state: &mut State<'_>,
     ) {
         let (heads, layout) = (self.attention.group(), self.attention.kv.layout());
@@ -215,6 +219,7 @@ impl Tile<'_, '_> {
             }
             s.enter(KeyGroup {
                 blocks,
+                next,
                 seen: &seen[..count],
                 softcap: self.attention.softcap,
                 k_dim,
