@@ -205,13 +205,17 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
             return;
         }
         let (q, dim, keys) = (self.q.as_ptr(), self.k_dim, &self.blocks.keys);
+        // A sum waits for its last step: twelve at once are enough, and as many as fit.
+        let wide = const { S::REGISTERS >= 32 && S::LANES == BLOCK };
         let soon = [&self.blocks.values, &self.next.keys];
         let scores = self.scores.as_mut_ptr();
         match self.seen.len() {
             1 => s.enter(Products::<E, 1, 2> { q, dim, keys, soon, low, high, scores }),
             2 => s.enter(Products::<E, 2, 2> { q, dim, keys, soon, low, high, scores }),
             3 => s.enter(Products::<E, 3, 2> { q, dim, keys, soon, low, high, scores }),
+            4 if wide => s.enter(Products::<E, 4, 2> { q, dim, keys, soon, low, high, scores }),
             4 => s.enter(Products::<E, 4, 1> { q, dim, keys, soon, low, high, scores }),
+            _ if wide => s.enter(Products::<E, 6, 2> { q, dim, keys, soon, low, high, scores }),
             _ => s.enter(Products::<E, 6, 1> { q, dim, keys, soon, low, high, scores }),
         }
         self.weigh(s, low, high);
@@ -232,7 +236,9 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
                     1 => s.enter(Values::<E, 1, 2> { weights, part, values, dim, o, padded }),
                     2 => s.enter(Values::<E, 2, 2> { weights, part, values, dim, o, padded }),
                     3 => s.enter(Values::<E, 3, 2> { weights, part, values, dim, o, padded }),
+                    4 if wide => s.enter(Values::<E, 4, 2> { weights, part, values, dim, o, padded }),
                     4 => s.enter(Values::<E, 4, 1> { weights, part, values, dim, o, padded }),
+                    _ if wide => s.enter(Values::<E, 6, 2> { weights, part, values, dim, o, padded }),
                     _ => s.enter(Values::<E, 6, 1> { weights, part, values, dim, o, padded }),
                 }
                 b = whole_high;
@@ -357,7 +363,12 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
     fn run<S: Isa>(self, s: S) {
         let mut b = self.low / B * B;
         while b < self.high {
-            let keys = &self.keys[b..][..B];
+            let (mut keys, mut soon) = ([std::ptr::null(); B], [[std::ptr::null(); B]; 2]);
+            for j in 0..B {
+                keys[j] = self.keys[b + j];
+                soon[0][j] = self.soon[0][b + j];
+                soon[1][j] = self.soon[1][b + j];
+            }
             let mut sums = [[V::splat(s, 0.0); B]; M];
             let mut d = 0;
             while d < self.dim {
@@ -366,9 +377,9 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
                     // SAFETY: `d < dim`, and the block's keys are `[dim][16]`.
                     k[j] = unsafe { E::load(s, keys[j].add(d * BLOCK)) };
                     // One line of each kind for each line of keys, taken in turns.
-                    for (turn, soon) in self.soon.iter().enumerate() {
+                    for turn in 0..2 {
                         if d % E::STEPS == turn % E::STEPS {
-                            s.prefetch(soon[b + j].wrapping_add(d / E::STEPS * E::STEPS * BLOCK).cast());
+                            s.prefetch(soon[turn][j].wrapping_add(d / E::STEPS * E::STEPS * BLOCK).cast());
                         }
                     }
                 }

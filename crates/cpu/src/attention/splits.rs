@@ -127,7 +127,11 @@ impl<'a, 'b> BySplits<'a, 'b> {
     fn compute(&self, worker: &Worker<'_>, pieces: &[Piece]) {
         let items = pieces.iter().map(|piece| piece.splits.len()).sum();
         let (mut piece, mut first) = (0, 0);
-        while let Some(item) = worker.claim(0, items, 1) {
+        // The next split of the keys is mostly the same worker's: it fetches ahead.
+        while let Some(item) = worker.claim_near(items, 1) {
+            if item.start < first {
+                (piece, first) = (0, 0);
+            }
             while item.start >= first + pieces[piece].splits.len() {
                 first += pieces[piece].splits.len();
                 piece += 1;

@@ -182,10 +182,8 @@ impl Tile<'_, '_> {
         let rows = &visible[..self.rows.len()];
         let Some(blocks) = self.blocks::<E>(start, rows) else { return };
         if state.wide.is_empty() {
-            // Only within the split: the next one may be another worker's.
-            let next = (start + GROUP) % SPLIT != 0;
-            let next = next.then(|| self.blocks::<E>(start + GROUP, rows)).flatten();
-            self.register_tiles(s, start, visible, &blocks, &next.unwrap_or(blocks), state);
+            let next = self.blocks::<E>(start + GROUP, rows).unwrap_or(blocks);
+            self.register_tiles(s, start, visible, &blocks, &next, state);
         } else {
             let layout = self.attention.kv.layout();
             let (keys, rest) = state.wide.split_at_mut(GROUP * layout.k_dim());
