@@ -1,9 +1,10 @@
-//! Products of packed weights, on all processors: decode (one row, weights streamed from memory, beside what a plain read
-//! moves in the same run) and prefill (512 rows).
+//! Products of packed weights, on all processors: decode (one row or a few, weights streamed from memory, beside what a plain
+//! read moves in the same run) and prefill (512 rows).
 //!
 //! `cargo bench -p gristmill-cpu --bench matmul [-- FILTER]`
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use gristmill_cpu::isa::CpuIsa;
 use gristmill_cpu::matmul::{Activations, Output, RowMap, claim_groups, matmul_groups};
 use gristmill_cpu::memory::{HugeBuf, SharedSlice};
@@ -93,28 +94,46 @@ fn decode(c: &mut Criterion) {
     });
     for dtype in TYPES {
         for shape in SHAPES {
-            let one = weights(dtype, shape);
-            let bytes = one.groups() * one.group_bytes();
-            let matrices: Vec<PackedMatrix> = std::iter::once(one)
-                .chain((1..STREAM.div_ceil(bytes)).map(|_| weights(dtype, shape)))
-                .collect();
-            let all = activations(shape[1], 1);
-            let mut out = vec![0.0; shape[0]];
-            group.throughput(Throughput::Bytes((matrices.len() * bytes) as u64));
-            let id = BenchmarkId::new(dtype.name(), format!("{}x{}", shape[0], shape[1]));
-            group.bench_function(id, |b| {
-                b.iter(|| {
-                    let out = SharedSlice::new(&mut out);
-                    let job = |worker: &Worker<'_>| {
-                        for w in &matrices {
-                            multiply(worker, w, form(dtype, shape[1], &all), 1, out);
-                        }
-                    };
-                    pool.run(&job).expect("a run");
-                });
-            });
+            stream(&mut group, &pool, dtype, shape, 1);
         }
     }
+    group.finish();
+    let mut group = c.benchmark_group("batch");
+    group.sample_size(10);
+    for dtype in TYPES {
+        for rows in [2, 4, 8, 16, 32] {
+            stream(&mut group, &pool, dtype, SHAPES[1], rows);
+        }
+    }
+}
+
+/// As many matrices as no cache holds, each times the same rows.
+fn stream(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    pool: &Pool,
+    dtype: DType,
+    shape: [usize; 2],
+    rows: usize,
+) {
+    let one = weights(dtype, shape);
+    let bytes = one.groups() * one.group_bytes();
+    let matrices: Vec<PackedMatrix> =
+        std::iter::once(one).chain((1..STREAM.div_ceil(bytes)).map(|_| weights(dtype, shape))).collect();
+    let all = activations(shape[1], rows);
+    let mut out = vec![0.0; shape[0] * rows];
+    group.throughput(Throughput::Bytes((matrices.len() * bytes) as u64));
+    let id = BenchmarkId::new(dtype.name(), format!("{}x{} times {rows}", shape[0], shape[1]));
+    group.bench_function(id, |b| {
+        b.iter(|| {
+            let out = SharedSlice::new(&mut out);
+            let job = |worker: &Worker<'_>| {
+                for w in &matrices {
+                    multiply(worker, w, form(dtype, shape[1], &all), rows, out);
+                }
+            };
+            pool.run(&job).expect("a run");
+        });
+    });
 }
 
 fn prefill(c: &mut Criterion) {

@@ -383,42 +383,48 @@ impl Product<'_> {
     fn tokens<S: Isa, K: Tile, const G: usize>(&self, s: S, group: usize, tokens: Range<usize>) {
         let mut at = tokens.start;
         while at < tokens.end {
-            let left = tokens.end - at;
+            let (left, later) = (tokens.end - at, at > tokens.start);
             if const { S::REGISTERS == 0 } {
-                at += self.tile::<S, K, G, 1>(s, group, at);
+                at += self.tile::<S, K, G, 1>(s, group, at, later);
                 continue;
             }
             if const { K::RARE } {
                 if left >= 4 {
-                    at += self.tile::<S, K, G, 4>(s, group, at);
+                    at += self.tile::<S, K, G, 4>(s, group, at, later);
                 } else {
-                    at += self.tile::<S, K, G, 1>(s, group, at);
+                    at += self.tile::<S, K, G, 1>(s, group, at, later);
                 }
                 continue;
             }
             if left >= const { widest::<S, K>().0 } {
                 if const { widest::<S, K>().1 == 2 } {
-                    at += self.tile::<S, K, G, 6>(s, group, at);
+                    at += self.tile::<S, K, G, 6>(s, group, at, later);
                 } else {
                     for g in 0..G {
-                        self.tile::<S, K, 1, 8>(s, group + g, at);
+                        self.tile::<S, K, 1, 8>(s, group + g, at, later);
                     }
                     at += 8;
                 }
             } else if left >= 4 {
-                at += self.tile::<S, K, G, 4>(s, group, at);
+                at += self.tile::<S, K, G, 4>(s, group, at, later);
             } else if left >= 2 {
-                at += self.tile::<S, K, G, 2>(s, group, at);
+                at += self.tile::<S, K, G, 2>(s, group, at, later);
             } else {
-                at += self.tile::<S, K, G, 1>(s, group, at);
+                at += self.tile::<S, K, G, 1>(s, group, at, later);
             }
         }
     }
 
     /// Computes and stores one tile; returns its tokens.
     #[inline(always)]
-    fn tile<S: Isa, K: Tile, const G: usize, const T: usize>(&self, s: S, group: usize, at: usize) -> usize {
-        s.enter(TileOf::<K, G, T> { product: self, group, at, tile: PhantomData });
+    fn tile<S: Isa, K: Tile, const G: usize, const T: usize>(
+        &self,
+        s: S,
+        group: usize,
+        at: usize,
+        later: bool,
+    ) -> usize {
+        s.enter(TileOf::<K, G, T> { product: self, group, at, later, tile: PhantomData });
         T
     }
 }
@@ -428,6 +434,8 @@ struct TileOf<'a, K, const G: usize, const T: usize> {
     product: &'a Product<'a>,
     group: usize,
     at: usize,
+    /// Whether other tokens were multiplied with these groups just before.
+    later: bool,
     tile: PhantomData<K>,
 }
 
@@ -450,9 +458,12 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         // reads moves 68 GB/s, medians of 9: Q4_K 76 GB/s as one stream, 57 as two; Q6_K 67 and 57, Q4_0 78 and 61, Q4_1 with
         // k = 576 58 and 49. For Q4_K leads of 1, 2, 4 and 16 KiB lose 23, 10, 3 and 6 %. Past the matrix pages are not
         // mapped, and a prefetch there walks the page tables in vain: five times slower on a small matrix.
+        //
+        // Further tokens find the groups in a cache: the first ones fetch the next groups whole.
         let left = matrix.groups() - self.group - G;
-        let ahead = match G {
-            1 => (left * matrix.group_bytes()).min(8 << 10),
+        let ahead = match T {
+            _ if self.later => 0,
+            1 if G == 1 => (left * matrix.group_bytes()).min(8 << 10),
             _ if left >= G => G * matrix.group_bytes(),
             _ => 0,
         };

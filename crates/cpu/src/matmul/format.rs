@@ -212,9 +212,7 @@ unsafe fn step<S: Isa, C: Codes, const SPLIT: bool, const J: usize, const G: usi
     for g in 0..G {
         // SAFETY: the caller's contract.
         codes[g] = unsafe { C::pair::<S, J>(s, w[g]) };
-        if T == 1 {
-            s.prefetch(w[g].wrapping_add(ahead + J * C::BYTES / 4 * S::LANES));
-        }
+        s.prefetch(w[g].wrapping_add(ahead + J * C::BYTES / 4 * S::LANES));
     }
     for h in 0..2 {
         let to = if SPLIT { h } else { 0 };

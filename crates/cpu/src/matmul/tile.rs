@@ -106,11 +106,9 @@ impl<F: Format> Tile for Fast<F> {
         for _ in 0..k / (F::SUBS * BLOCK) {
             // What lies before the codes, which prefetch themselves. Medians of 40 on a machine with other work: Q4_1 with k = 576
             // 25 GB/s with it and 19 without, Q4_K with k = 1536 24 and 23.
-            if T == 1 {
-                for at in (0..F::HEADER * S::LANES).step_by(64) {
-                    for g in 0..G {
-                        s.prefetch(w[g].wrapping_add(ahead + at));
-                    }
+            for at in (0..F::HEADER * S::LANES).step_by(64) {
+                for g in 0..G {
+                    s.prefetch(w[g].wrapping_add(ahead + at));
                 }
             }
             // SAFETY: the caller vouches for `k` weights and activations; each round passes one block of them.

@@ -111,11 +111,9 @@ unsafe fn step<S: Isa, L: Levels, const SPLIT: bool, const J: usize, const G: us
         // SAFETY: the caller's contract.
         let pair = unsafe { L::pair::<S, J>(s, book, w[g]) };
         codes[g] = [s.bytes(pair[0]), s.bytes(pair[1])];
-        if T == 1 {
-            s.prefetch(w[g].wrapping_add(ahead + J * L::BYTES / 4 * S::LANES));
-            if L::BYTES == 32 {
-                s.prefetch(w[g].wrapping_add(ahead + (4 + 8 * J) * S::LANES));
-            }
+        s.prefetch(w[g].wrapping_add(ahead + J * L::BYTES / 4 * S::LANES));
+        if L::BYTES == 32 {
+            s.prefetch(w[g].wrapping_add(ahead + (4 + 8 * J) * S::LANES));
         }
     }
     for h in 0..2 {
