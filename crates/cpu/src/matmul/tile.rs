@@ -13,7 +13,8 @@ pub(super) trait Tile {
     const SUMS: usize;
     /// Whether few shapes of tiles are compiled, see [`Format::RARE`].
     const RARE: bool = false;
-    /// Whether one token takes one lane group at a time, because one chain of sums keeps up with memory.
+    /// Whether one token takes one lane group at a time, because one chain of sums keeps up with memory. Plain weights
+    /// wait for their sums: F16 43 GiB/s with one chain, 60 with two.
     const ONE_STREAM: bool = false;
 
     /// The sums of `G` lane groups times `T` tokens. Each sum is independent of `G` and `T`. The weights that come next
@@ -171,14 +172,18 @@ impl<P: Element> Tile for Plain<P> {
         x: [*const u8; T],
         k: usize,
         _block_bytes: usize,
-        _ahead: usize,
+        ahead: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
         for at in 0..k {
             let mut weights = [s.splat(0.0); G];
             for g in 0..G {
+                let w = w[g].wrapping_add(at * P::BYTES * S::LANES);
+                if at % const { 64 / (P::BYTES * S::LANES) } == 0 {
+                    s.prefetch(w.wrapping_add(ahead));
+                }
                 // SAFETY: the caller vouches for `k` weights.
-                weights[g] = unsafe { P::load(s, w[g].add(at * P::BYTES * S::LANES)) };
+                weights[g] = unsafe { P::load(s, w) };
             }
             for t in 0..T {
                 // SAFETY: the caller vouches for `k` activations.
