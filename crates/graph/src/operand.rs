@@ -19,7 +19,7 @@ impl Place for usize {
 }
 
 /// Rows of 32-bit elements: equally long, equally spaced.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowsArg<P> {
     /// The first row.
     pub at: P,

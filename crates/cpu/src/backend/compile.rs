@@ -236,7 +236,8 @@ impl Compiler<'_> {
                 "quantise",
                 "8-bit codes in blocks of 32, for the products that follow",
             );
-            self.push(Step::Quantise { x: rows, at });
+            let follows = self.steps.last().and_then(|(_, step)| step.split(&rows));
+            self.push(Step::Quantise { x: rows, at, follows });
             self.quantised = (reserve == 0).then_some(x);
         }
         Ok(Input::Quantised { at, rows })

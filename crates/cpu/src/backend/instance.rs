@@ -267,9 +267,12 @@ impl Job for StepJob {
         let timed = self.plan.profile && worker.index() == 0;
         let mut kernels = Vec::with_capacity(if timed { self.plan.steps.len() } else { 0 });
         let mut start = timed.then(Instant::now);
-        for (selection, step) in &self.plan.steps {
+        let mut steps = self.plan.steps.iter().peekable();
+        while let Some((selection, step)) = steps.next() {
             step.run(&ctx, worker);
-            worker.barrier();
+            if self.plan.profile || steps.peek().is_none_or(|(_, next)| next.waits()) {
+                worker.barrier();
+            }
             if let Some(start) = &mut start {
                 let nanos = nanos_since(*start);
                 let Work { bytes, products } = Work::of(step, &ctx);

@@ -175,6 +175,9 @@ pub(super) enum Step {
     Quantise {
         x: RowsArg,
         at: usize,
+        /// Whether the step before makes these rows, and how the workers divide it: each quantises what it made, and
+        /// the two steps need no barrier between them.
+        follows: Option<Split>,
     },
     /// Products that share the workers; all have the same rows.
     Products(Vec<Product>),
@@ -316,6 +319,15 @@ impl ExpertOrder {
     }
 }
 
+/// How workers divide a step on rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Split {
+    /// By rows.
+    Rows,
+    /// By columns, which are those that each worker made of a product, unless there is little to divide.
+    Elements,
+}
+
 /// Runs `part` over the real rows, divided over the workers.
 pub(super) fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
     let range = worker.share(n, 1);
@@ -324,7 +336,7 @@ pub(super) fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Rang
     }
 }
 
-/// Columns of one worker when there are fewer rows than workers, in whole cache lines.
+/// Runs `part` over rows and columns, divided as [`Split::Elements`] says.
 fn over_elements(
     n: usize,
     width: usize,
@@ -332,10 +344,12 @@ fn over_elements(
     mut part: impl FnMut(Range<usize>, Range<usize>),
 ) {
     const SMALL: usize = 2048;
-    if n >= worker.count() || n * width <= SMALL {
+    // Whole cache lines, and blocks of what is quantised.
+    const ALIGN: usize = 64;
+    if n * width <= SMALL || n >= worker.count() && width < 4 * ALIGN * worker.count() {
         over_rows(n, worker, |rows| part(rows, 0..width));
     } else {
-        let columns = worker.share(width, 64);
+        let columns = worker.share(width, ALIGN);
         if !columns.is_empty() {
             part(0..n, columns);
         }
@@ -350,10 +364,26 @@ fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a
 }
 
 impl Step {
+    /// Whether a barrier must lie between the step before and this one.
+    pub(super) fn waits(&self) -> bool {
+        !matches!(self, Step::Quantise { follows: Some(_), .. })
+    }
+
+    /// How the workers divide the rows that this step makes, where that depends on nothing but their number and width.
+    pub(super) fn split(&self, made: &RowsArg) -> Option<Split> {
+        match self {
+            Step::Unary { out, .. } | Step::Binary { out, .. } | Step::BinaryRow { out, .. } => {
+                (out == made).then_some(Split::Elements)
+            }
+            Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } => (out == made).then_some(Split::Rows),
+            _ => None,
+        }
+    }
+
     /// This worker's part.
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
         match self {
-            Step::Quantise { x, at } => quantise(ctx, worker, x, *at),
+            Step::Quantise { x, at, follows } => quantise(ctx, worker, x, *at, *follows),
             Step::Products(products) => multiply(ctx, worker, products),
             Step::Gather { table, ids, out } => gather(ctx, worker, table, ids, out),
             Step::Unary { op, x, out } => {
@@ -432,10 +462,10 @@ impl Step {
     }
 }
 
-fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize) {
+fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Option<Split>) {
     let per_row = x.width / BLOCK;
     let rows = ctx.rows(x);
-    over_elements(rows.rows(), x.width, worker, |part, cols| {
+    let part = |part: Range<usize>, cols: Range<usize>| {
         for row in part {
             let first = row * per_row + cols.start / BLOCK;
             let count = cols.len() / BLOCK;
@@ -448,7 +478,11 @@ fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize) {
             };
             quantise_row(ctx.isa, &rows.row(row)[cols.clone()], out);
         }
-    });
+    };
+    match follows {
+        Some(Split::Rows) => over_rows(rows.rows(), worker, |rows| part(rows, 0..x.width)),
+        Some(Split::Elements) | None => over_elements(rows.rows(), x.width, worker, part),
+    }
 }
 
 fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
@@ -461,19 +495,33 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
     let group_bytes = products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1);
     while let Some(claimed) = claim_groups(worker, total, group_bytes, n) {
         let mut first = 0;
-        for p in products {
-            let w = matrix(p);
+        for (p, groups) in in_parts(products, worker, |p| matrix(p).groups()) {
             let start = claimed.start.max(first) - first;
-            let end = claimed.end.min(first + w.groups()).saturating_sub(first);
+            let end = claimed.end.min(first + groups.len()).saturating_sub(first);
+            first += groups.len();
             if start < end {
                 let bias = p.bias.map(|b| ctx.weights[b].elements());
                 let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride };
+                let (x, groups) = (p.x.activations(ctx), groups.start + start..groups.start + end);
                 // SAFETY: the claimed groups of this matrix are this worker's own.
-                unsafe { matmul_groups(w, start..end, p.x.activations(ctx), RowMap::first(n), bias, out) };
+                unsafe { matmul_groups(matrix(p), groups, x, RowMap::first(n), bias, out) };
             }
-            first += w.groups();
         }
     }
+}
+
+/// The groups of all products in the order in which they are claimed: first a part of each, as there are workers, so that a
+/// worker makes the same columns of siblings, which what follows combines.
+fn in_parts<'p>(
+    products: &'p [Product],
+    worker: &Worker<'_>,
+    groups: impl Fn(&Product) -> usize,
+) -> impl Iterator<Item = (&'p Product, Range<usize>)> {
+    let count = worker.count();
+    (0..count).flat_map(move |part| products.iter().map(move |p| (part, p))).map(move |(part, p)| {
+        let groups = groups(p);
+        (p, groups * part / count..groups * (part + 1) / count)
+    })
 }
 
 fn multiply_experts(
