@@ -50,7 +50,7 @@ fn multiply(
     out: SharedSlice<'_, f32>,
 ) {
     while let Some(groups) = claim_groups(worker, w.groups(), w.group_bytes(), rows) {
-        let out = Output { data: out, stride: w.n() };
+        let out = Output { data: out, stride: w.n(), from: 0 };
         // SAFETY: these groups are this worker's own.
         unsafe { matmul_groups(w, groups, x, RowMap::first(rows), None, out) };
     }

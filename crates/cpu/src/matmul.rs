@@ -66,13 +66,15 @@ impl RowMap<'_> {
     }
 }
 
-/// Where products go: row `r` of the output starts at element `r * stride`.
+/// Where products go: column `from` of row `r` of the output is element `r * stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct Output<'a> {
     /// The whole output.
     pub data: SharedSlice<'a, f32>,
     /// Elements from the start of a row to the start of the next.
     pub stride: usize,
+    /// Columns of the product before the first of a row here.
+    pub from: usize,
 }
 
 /// y = x W^T (+ bias) on the calling thread, into rows of `w.n()` elements.
@@ -80,7 +82,7 @@ pub struct Output<'a> {
 /// # Panics
 /// As [`matmul_groups`].
 pub fn matmul(w: &PackedMatrix, x: Activations<'_>, rows: RowMap<'_>, bias: Option<&[f32]>, out: &mut [f32]) {
-    let out = Output { data: SharedSlice::new(out), stride: w.n() };
+    let out = Output { data: SharedSlice::new(out), stride: w.n(), from: 0 };
     // SAFETY: the output is borrowed exclusively, and nobody else computes.
     unsafe { matmul_groups(w, 0..w.groups(), x, rows, bias, out) }
 }
@@ -110,8 +112,11 @@ pub unsafe fn matmul_groups(
         w.groups()
     );
     assert!(bias.is_none_or(|bias| bias.len() == w.n()), "a bias of another length than {}", w.n());
-    assert!(w.n() <= out.stride, "an output row is too short");
-    let rows = Rows::new(w, x, rows, &out);
+    let columns = groups.start * w.lanes()..w.n().min(groups.end * w.lanes());
+    assert!(out.from <= columns.start, "columns {columns:?} go where those from {} on do", out.from);
+    let width = columns.end - out.from;
+    assert!(width <= out.stride, "an output row is too short");
+    let rows = Rows::new(w, x, rows, &out, width);
     if rows.count > 0 && !groups.is_empty() {
         w.isa().run(Product { w, groups, x, rows, bias, out });
     }
@@ -156,7 +161,14 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new(w: &PackedMatrix, x: Activations<'_>, map: RowMap<'a>, out: &Output<'_>) -> Rows<'a> {
+    /// The output has `width` columns.
+    fn new(
+        w: &PackedMatrix,
+        x: Activations<'_>,
+        map: RowMap<'a>,
+        out: &Output<'_>,
+        width: usize,
+    ) -> Rows<'a> {
         let (data, x_stride, elements, available) = match x {
             Activations::F32 { data, stride } => {
                 assert!(stride >= w.k(), "rows of activations {stride} apart, of length {}", w.k());
@@ -186,7 +198,7 @@ impl<'a> Rows<'a> {
         let fits = match last {
             None => true,
             Some(start) => {
-                start.and_then(|start| start.checked_add(w.n())).is_some_and(|e| e <= out.data.len())
+                start.and_then(|start| start.checked_add(width)).is_some_and(|e| e <= out.data.len())
             }
         };
         assert!(fits, "output row {} lies outside {} elements", end(output), out.data.len());
@@ -484,7 +496,7 @@ impl Product<'_> {
     fn store<S: Isa>(&self, s: S, group: usize, row: usize, mut sum: S::F) {
         let first = group * S::LANES;
         let n = S::LANES.min(self.w.n() - first);
-        let start = row * self.out.stride + first;
+        let start = row * self.out.stride + first - self.out.from;
         // SAFETY: the caller of `matmul_groups` vouches that nobody else uses these outputs.
         let out = unsafe { self.out.data.part_mut(start..start + n) };
         // SAFETY: bias and output have `n` elements from here.

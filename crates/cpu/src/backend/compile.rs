@@ -1,5 +1,6 @@
 //! From a graph to a list of kernels.
 
+mod gated;
 mod operands;
 
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use super::sample::{FeedStep, SampleStep};
 use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo};
 use super::steps::{ExpertOrder, Input, Product, Step, Table};
 
+/// Words of a block of activations.
+const BLOCK_WORDS: usize = size_of::<ActBlock>() / 4;
 /// Alignment of intermediates: a cache line, which is also what [`ActBlock`] needs.
 const ALIGN: usize = 64;
 
@@ -29,7 +32,9 @@ pub(super) fn compile(
     graph: &Graph,
     options: &CompileOptions,
 ) -> Result<CpuPlan, DeviceError> {
-    let arena = graph::memory::plan(graph, ALIGN, &[]);
+    let gated = gated::pairs(graph);
+    let fused: Vec<Vec<usize>> = gated.iter().map(|pair| vec![*pair, *pair + 1]).collect();
+    let arena = graph::memory::plan(graph, ALIGN, &fused);
     let mut places = vec![None; graph.values.len()];
     for (place, offset) in places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| Place::Arena(bytes / 4));
@@ -84,8 +89,14 @@ pub(super) fn compile(
         selections: vec![],
     };
     compiler.angles()?;
-    for node in &graph.nodes {
-        compiler.node(node)?;
+    let mut nodes = graph.nodes.iter().enumerate();
+    while let Some((at, node)) = nodes.next() {
+        if gated.contains(&at) {
+            let (_, act) = nodes.next().expect("a pair is two nodes");
+            compiler.gated(node, act, graph.nodes.get(at + 2))?;
+        } else {
+            compiler.node(node)?;
+        }
     }
     let Compiler { steps, selections, weights, states, scratch_at, scratch_words, extents, .. } = compiler;
     let scratch_words = scratch_at + scratch_words - arena.bytes / 4;
@@ -148,14 +159,23 @@ struct Compiler<'a> {
     scratch_at: usize,
     scratch_words: usize,
     angles: Vec<Angles>,
-    /// The value whose blocks are in scratch, so that consecutive products share them.
-    quantised: Option<ValueId>,
+    /// The value whose blocks are in scratch, so that consecutive products share them, and at which word.
+    quantised: Option<(ValueId, usize)>,
     /// See [`PlanInner::extents`].
     extents: Option<(usize, usize, Option<usize>)>,
     workers: usize,
     /// Kernels, each with the index of its selection.
     steps: Vec<(usize, Step)>,
     selections: Vec<Selection>,
+}
+
+fn gated_op(activation: Activation) -> vector::Binary {
+    match activation {
+        Activation::Silu => vector::Binary::SiluMul,
+        Activation::GeluTanh => vector::Binary::GeluTanhMul,
+        Activation::GeluErf => vector::Binary::GeluErfMul,
+        Activation::Sigmoid => vector::Binary::SigmoidMul,
+    }
 }
 
 impl Compiler<'_> {
@@ -227,9 +247,13 @@ impl Compiler<'_> {
         }
         let reserve = reserve.next_multiple_of(ALIGN / 4);
         let blocks = rows.rows * rows.width / BLOCK;
-        let at = self.scratch(reserve + blocks * size_of::<ActBlock>() / 4) + reserve;
         // Blocks of the same value that an earlier product left are used again.
-        if self.quantised != Some(x) {
+        let there = self.quantised.filter(|(value, _)| *value == x).map(|(_, at)| at);
+        let at = match there {
+            Some(at) => at,
+            None => self.scratch(reserve + blocks * BLOCK_WORDS) + reserve,
+        };
+        if there.is_none() {
             self.select_for(
                 "quantise",
                 node,
@@ -238,7 +262,7 @@ impl Compiler<'_> {
             );
             let follows = self.steps.last().and_then(|(_, step)| step.split(&rows));
             self.push(Step::Quantise { x: rows, at, follows });
-            self.quantised = (reserve == 0).then_some(x);
+            self.quantised = (reserve == 0).then_some((x, at));
         }
         Ok(Input::Quantised { at, rows })
     }
@@ -257,16 +281,8 @@ impl Compiler<'_> {
                 return self.products(node, &[w], &[None]);
             }
             Op::MatMuls { biased } => {
-                let n = biased.len();
-                let w: Result<Vec<_>, _> =
-                    node.inputs[1..=n].iter().map(|id| self.matrix(node, *id)).collect();
-                let mut rows = node.inputs[n + 1..].iter();
-                let mut biases = vec![];
-                for has in biased {
-                    let row = if *has { rows.next() } else { None };
-                    biases.push(row.map(|id| self.elements(node, *id)).transpose()?);
-                }
-                return self.products(node, &w?, &biases);
+                let (weights, biases) = self.siblings(node, biased)?;
+                return self.products(node, &weights, &biases);
             }
             Op::Gather => {
                 let (table, ids) = (node.inputs[0], self.vector(node, node.inputs[1])?);
@@ -288,12 +304,7 @@ impl Compiler<'_> {
             }
             Op::GatedActivate(activation) => {
                 self.select(node, "gated_rows", "fused activation and product");
-                let op = match activation {
-                    Activation::Silu => vector::Binary::SiluMul,
-                    Activation::GeluTanh => vector::Binary::GeluTanhMul,
-                    Activation::GeluErf => vector::Binary::GeluErfMul,
-                    Activation::Sigmoid => vector::Binary::SigmoidMul,
-                };
+                let op = gated_op(*activation);
                 self.binary(node, op)?
             }
             Op::Activate(activation) => {
@@ -494,6 +505,23 @@ impl Compiler<'_> {
         }
         let [a, b, out] = self.alike(node, [a, b, out])?;
         Ok(Step::Binary { op, a, b, out })
+    }
+
+    /// The weights and biases of the products of a node.
+    #[allow(clippy::type_complexity, reason = "two lists, side by side")]
+    fn siblings(
+        &self,
+        node: &Node,
+        biased: &[bool],
+    ) -> Result<(Vec<usize>, Vec<Option<usize>>), DeviceError> {
+        let n = biased.len();
+        let weights: Result<_, _> = node.inputs[1..=n].iter().map(|id| self.matrix(node, *id)).collect();
+        let (mut rows, mut biases) = (node.inputs[n + 1..].iter(), vec![]);
+        for has in biased {
+            let row = if *has { rows.next() } else { None };
+            biases.push(row.map(|id| self.elements(node, *id)).transpose()?);
+        }
+        Ok((weights?, biases))
     }
 
     fn products(

@@ -2,6 +2,7 @@
 
 mod compile;
 mod copy;
+mod gated;
 mod instance;
 mod operand;
 mod sample;

@@ -15,6 +15,7 @@ use crate::pool::Worker;
 use crate::quant::{ActBlock, BLOCK, quantise_row};
 use crate::vector::{self, Rows, RowsMut, Src};
 
+use super::gated::GatedStep;
 use super::operand::{Place, RowsArg};
 use super::state::CpuState;
 use super::weight::CpuWeight;
@@ -99,6 +100,17 @@ impl Ctx<'_> {
         unsafe { std::slice::from_raw_parts(self.arena.wrapping_add(at).cast(), count) }
     }
 
+    /// Blocks from number `first` of those at a word of the arena.
+    ///
+    /// # Safety
+    /// They are this worker's own until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the arena is shared memory; the contract keeps the parts apart")]
+    pub(super) unsafe fn blocks_mut(&self, at: usize, first: usize, count: usize) -> &mut [ActBlock] {
+        let start = self.arena.wrapping_add(at).cast::<ActBlock>().wrapping_add(first);
+        // SAFETY: as for `blocks`; the caller vouches that nobody else uses these.
+        unsafe { std::slice::from_raw_parts_mut(start, count) }
+    }
+
     /// Notes that an op met a row whose values it must not pass on. `None` where its rows are not those of the step.
     fn refuse(&self, op: &'static str, problem: &'static str, row: Option<usize>) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,13 +160,13 @@ pub(super) enum Input {
 }
 
 impl Input {
-    fn rows(&self) -> &RowsArg {
+    pub(super) fn rows(&self) -> &RowsArg {
         match self {
             Input::Exact(rows) | Input::Quantised { rows, .. } => rows,
         }
     }
 
-    fn activations<'a>(&self, ctx: &'a Ctx) -> Activations<'a> {
+    pub(super) fn activations<'a>(&self, ctx: &'a Ctx) -> Activations<'a> {
         match self {
             Input::Exact(rows) => Activations::F32 { data: ctx.span(rows), stride: rows.stride },
             Input::Quantised { at, rows } => {
@@ -181,6 +193,7 @@ pub(super) enum Step {
     },
     /// Products that share the workers; all have the same rows.
     Products(Vec<Product>),
+    Gated(GatedStep),
     Gather {
         table: Table,
         ids: RowsArg,
@@ -385,6 +398,7 @@ impl Step {
         match self {
             Step::Quantise { x, at, follows } => quantise(ctx, worker, x, *at, *follows),
             Step::Products(products) => multiply(ctx, worker, products),
+            Step::Gated(step) => step.run(ctx, worker),
             Step::Gather { table, ids, out } => gather(ctx, worker, table, ids, out),
             Step::Unary { op, x, out } => {
                 let (x, out) = (ctx.src(x), ctx.rows_mut(out));
@@ -469,13 +483,8 @@ fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Opt
         for row in part {
             let first = row * per_row + cols.start / BLOCK;
             let count = cols.len() / BLOCK;
-            // SAFETY: room for every block of the bucket was reserved at `at`; these blocks are this worker's own.
-            let out = unsafe {
-                std::slice::from_raw_parts_mut(
-                    ctx.arena.wrapping_add(at).cast::<ActBlock>().add(first),
-                    count,
-                )
-            };
+            // SAFETY: these blocks are this worker's own.
+            let out = unsafe { ctx.blocks_mut(at, first, count) };
             quantise_row(ctx.isa, &rows.row(row)[cols.clone()], out);
         }
     };
@@ -501,7 +510,7 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
             first += groups.len();
             if start < end {
                 let bias = p.bias.map(|b| ctx.weights[b].elements());
-                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride };
+                let out = Output { data: ctx.span_mut(&p.out), stride: p.out.stride, from: 0 };
                 let (x, groups) = (p.x.activations(ctx), groups.start + start..groups.start + end);
                 // SAFETY: the claimed groups of this matrix are this worker's own.
                 unsafe { matmul_groups(matrix(p), groups, x, RowMap::first(n), bias, out) };
@@ -547,7 +556,7 @@ fn multiply_experts(
             let end = (start + claimed.end - at).min(groups);
             let (input, output) = order.rows(ctx, first[expert] as usize..first[expert + 1] as usize);
             let rows = RowMap { count: input.len(), input: Some(input), output: Some(output) };
-            let target = Output { data: ctx.span_mut(out), stride: out.stride };
+            let target = Output { data: ctx.span_mut(out), stride: out.stride, from: 0 };
             // SAFETY: the claimed groups of this expert are this worker's own, and every pair has one expert.
             unsafe { matmul_groups(&matrices[expert], start..end, activations, rows, None, target) };
             at += end - start;

@@ -3,7 +3,7 @@
 use tensor::ops::KV_BLOCK;
 
 use super::state::AttentionStep;
-use super::steps::{Ctx, Step};
+use super::steps::{Ctx, Product, Step};
 
 /// The work of one run of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,10 +18,8 @@ impl Work {
     /// The work of a step that has run, with its operands still in place.
     pub(super) fn of(step: &Step, ctx: &Ctx) -> Work {
         match step {
-            Step::Products(products) => products.iter().fold(Work::default(), |work, p| {
-                let (w, rows) = (ctx.weights[p.weight].matrix(), ctx.count(&p.out));
-                work.plus(w.n() * w.k() * rows, if rows > 0 { w.groups() * w.group_bytes() } else { 0 })
-            }),
+            Step::Products(products) => Work::of_products(products, ctx),
+            Step::Gated(step) => Work::of_products(&step.products, ctx),
             Step::ExpertProducts { weight, order, .. } => {
                 let rows = order.first(ctx).windows(2).map(|w| (w[1] - w[0]) as usize);
                 let work = ctx.weights[*weight].matrices().iter().zip(rows).filter(|(_, rows)| *rows > 0);
@@ -32,6 +30,13 @@ impl Work {
             Step::Attention(attention) => Work::of_attention(attention, ctx),
             _ => Work::default(),
         }
+    }
+
+    fn of_products(products: &[Product], ctx: &Ctx) -> Work {
+        products.iter().fold(Work::default(), |work, p| {
+            let (w, rows) = (ctx.weights[p.weight].matrix(), ctx.count(p.x.rows()));
+            work.plus(w.n() * w.k() * rows, if rows > 0 { w.groups() * w.group_bytes() } else { 0 })
+        })
     }
 
     fn plus(self, products: usize, bytes: usize) -> Work {

@@ -276,7 +276,7 @@ fn neither_the_split_nor_the_company_changes_a_bit() {
                 let want = product(&w, x, m, None);
                 for cuts in [vec![1], vec![2, 3], (1..w.groups()).collect()] {
                     let mut out = vec![f32::NAN; m * n];
-                    let shared = Output { data: SharedSlice::new(&mut out), stride: n };
+                    let shared = Output { data: SharedSlice::new(&mut out), stride: n, from: 0 };
                     let ends: Vec<usize> = cuts.iter().copied().chain([w.groups()]).collect();
                     std::thread::scope(|scope| {
                         let mut start = 0;
@@ -313,7 +313,7 @@ fn rows_go_where_the_lists_say_and_nothing_else_is_touched() {
         let mut out = vec![-7f32; 5 * 40];
         let rows = RowMap { count: 3, input: Some(&[5, 0, 5]), output: Some(&[4, 1, 0]) };
         let x = Activations::F32 { data: &padded, stride };
-        let shared = Output { data: SharedSlice::new(&mut out), stride: 40 };
+        let shared = Output { data: SharedSlice::new(&mut out), stride: 40, from: 0 };
         // SAFETY: nobody else uses the output.
         unsafe { matmul_groups(&w, 0..w.groups(), x, rows, None, shared) };
         for (row, out) in out.chunks(40).enumerate() {
@@ -352,7 +352,7 @@ fn wrong_shapes_are_refused() {
         let x = Activations::F32 { data: &x[..len], stride };
         let mut out = vec![0f32; out];
         let run = std::panic::AssertUnwindSafe(|| {
-            let out = Output { data: SharedSlice::new(&mut out), stride: width };
+            let out = Output { data: SharedSlice::new(&mut out), stride: width, from: 0 };
             // SAFETY: nobody else uses the output.
             unsafe { matmul_groups(&w, 0..w.groups(), x, rows, None, out) };
         });
