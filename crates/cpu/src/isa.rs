@@ -18,6 +18,32 @@ mod avx2;
 mod avx512;
 mod scalar;
 
+/// [`Isa::pair_sums`] with the instructions of AVX2.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn pair_sums_avx2(codes: &[i8; 32]) -> [[i16; 2]; 2] {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's contract; 32 bytes are read.
+    unsafe {
+        let codes = _mm256_loadu_si256(codes.as_ptr().cast());
+        // Each lane of 32 bits is a pair of sums; each half of the register a half of the codes.
+        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
+        let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b01_00_11_10>(pairs));
+        let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b10_11_00_01>(pairs));
+        let halves = [_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs)];
+        halves.map(
+            #[inline(always)]
+            |half| {
+                let pair = _mm_cvtsi128_si32(half);
+                [pair as i16, (pair >> 16) as i16]
+            },
+        )
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
@@ -203,6 +229,47 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn dot_i8_start(self, pairs: Self::I) -> Self::I;
     /// Adds the products of signed bytes (`x` from -127 to 127). After the last one the sum is exact.
     fn dot_i8(self, acc: Self::I, w: Self::Bytes, x: Self::I) -> Self::I;
+
+    // Whole blocks of codes
+
+    /// The largest lane, as signed integers.
+    #[inline(always)]
+    fn largest_i(self, a: Self::I) -> i32 {
+        let mut lanes = [i32::MIN; VIRTUAL_LANES];
+        // SAFETY: `lanes` has room for the widest vector.
+        unsafe { self.store_i(lanes.as_mut_ptr().cast(), a) };
+        lanes.into_iter().fold(i32::MIN, i32::max)
+    }
+    /// Stores the lowest byte of each lane.
+    ///
+    /// # Safety
+    /// `p` must be writable for [`Isa::LANES`] bytes.
+    #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8, a: Self::I) {
+        let mut lanes = [0i32; VIRTUAL_LANES];
+        // SAFETY: `lanes` has room for the widest vector; the caller's contract.
+        unsafe {
+            self.store_i(lanes.as_mut_ptr().cast(), a);
+            for (i, lane) in lanes[..Self::LANES].iter().enumerate() {
+                p.add(i).write(*lane as u8);
+            }
+        }
+    }
+    /// For each half of the codes, the sum of those at positions 0 and 1 modulo 4, and that of those at 2 and 3.
+    #[inline(always)]
+    fn pair_sums(self, codes: &[i8; 32]) -> [[i16; 2]; 2] {
+        let mut sums = [[0i16; 2]; 2];
+        for (half, sums) in codes.as_chunks::<16>().0.iter().zip(&mut sums) {
+            let mut by_place = [0i16; 4];
+            for codes in half.as_chunks::<4>().0 {
+                for (sum, code) in by_place.iter_mut().zip(codes) {
+                    *sum += i16::from(*code);
+                }
+            }
+            *sums = [by_place[0] + by_place[1], by_place[2] + by_place[3]];
+        }
+        sums
+    }
 
     /// Asks for a cache line that will be read soon. Any address is allowed.
     fn prefetch(self, p: *const u8);

@@ -3,7 +3,7 @@
 //! There is one form for every weight format: blocks of 32 along a row, each with symmetric 8-bit codes and a scale of
 //! its own. A row is quantised once and serves every matrix that reads it.
 
-use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
+use crate::isa::{CpuIsa, Isa, Kernel};
 use bytemuck::{Pod, Zeroable};
 
 /// Elements of a block.
@@ -73,10 +73,7 @@ fn block<S: Isa>(s: S, x: &[f32; BLOCK]) -> ActBlock {
         // SAFETY: `LANES` divides 32, so the load stays inside the block.
         largest = s.max_i(largest, s.bits(s.abs(unsafe { s.load(x.as_ptr().add(at)) })));
     }
-    let mut lanes = [0i32; VIRTUAL_LANES];
-    // SAFETY: `lanes` has room for the widest vector.
-    unsafe { s.store_i(lanes.as_mut_ptr().cast(), largest) };
-    let largest = lanes.iter().fold(0, |a, &b| a.max(b));
+    let largest = s.largest_i(largest);
     let amax = f32::from_bits(largest as u32);
     let mut out = ActBlock::zeroed();
     if amax < SMALLEST {
@@ -89,31 +86,18 @@ fn block<S: Isa>(s: S, x: &[f32; BLOCK]) -> ActBlock {
     out.scale = amax / 127.0;
     // |x| / amax * 127 exceeds 127 by two roundings at most, so no code needs clamping.
     let inverse = s.splat(127.0 / amax);
-    let mut codes = [0i32; BLOCK];
     for at in (0..BLOCK).step_by(S::LANES) {
         // SAFETY: as above, for both arrays of 32.
         unsafe {
             let scaled = s.mul(s.load(x.as_ptr().add(at)), inverse);
-            s.store_i(codes.as_mut_ptr().add(at).cast(), s.round_i(scaled));
+            s.store_low_bytes(out.codes.as_mut_ptr().add(at).cast(), s.round_i(scaled));
         }
     }
-    // Plain loops over arrays, which the compiler turns into vectors: 15 times as fast as one loop for everything.
-    for (to, code) in out.codes.iter_mut().zip(codes) {
-        *to = code as i8;
-    }
-    let mut sums = [[0i32; 2]; 2];
-    for (half, sums) in codes.as_chunks::<16>().0.iter().zip(&mut sums) {
-        let mut by_place = [0i32; 4];
-        for codes in half.as_chunks::<4>().0 {
-            for (sum, code) in by_place.iter_mut().zip(codes) {
-                *sum += code;
-            }
-        }
-        *sums = [by_place[0] + by_place[1], by_place[2] + by_place[3]];
-    }
-    let whole = [sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]];
-    out.pairs = [sums[0], sums[1], whole].map(|pair| pair.map(|sum| sum as i16));
-    out.sum = out.scale * (whole[0] + whole[1]) as f32;
+    let [first, second] = s.pair_sums(&out.codes);
+    // A sum of 16 codes fits 12 bits.
+    let whole = [first[0] + second[0], first[1] + second[1]];
+    out.pairs = [first, second, whole];
+    out.sum = out.scale * f32::from(whole[0] + whole[1]);
     out
 }
 

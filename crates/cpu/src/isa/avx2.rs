@@ -246,6 +246,26 @@ impl Isa for Avx2 {
         })
     }
     #[inline(always)]
+    fn largest_i(self, a: __m256i) -> i32 {
+        op!({
+            let a = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let a = _mm_max_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+            _mm_cvtsi128_si32(_mm_max_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8, a: __m256i) {
+        mem!({
+            let low = _mm256_and_si256(a, _mm256_set1_epi32(0xff));
+            let words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256::<1>(low));
+            _mm_storel_epi64(p.cast(), _mm_packus_epi16(words, words));
+        })
+    }
+    #[inline(always)]
+    fn pair_sums(self, codes: &[i8; 32]) -> [[i16; 2]; 2] {
+        op!(super::pair_sums_avx2(codes))
+    }
+    #[inline(always)]
     fn prefetch(self, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }

@@ -249,6 +249,18 @@ impl Isa for Avx512 {
         op!(_mm512_dpbusd_epi32(acc, w, x))
     }
     #[inline(always)]
+    fn largest_i(self, a: __m512i) -> i32 {
+        op!(_mm512_reduce_max_epi32(a))
+    }
+    #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8, a: __m512i) {
+        mem!(_mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(a)))
+    }
+    #[inline(always)]
+    fn pair_sums(self, codes: &[i8; 32]) -> [[i16; 2]; 2] {
+        op!(super::pair_sums_avx2(codes))
+    }
+    #[inline(always)]
     fn prefetch(self, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
