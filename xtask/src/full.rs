@@ -111,6 +111,8 @@ pub(crate) fn run() -> Result<()> {
     cargo("mutation check", &["xtask", "mutate"]);
     cargo("crates of the browser build", &["xtask", "wasm"]);
     cargo("the browser build in a browser", &["xtask", "web"]);
+    cargo("the CPU backend for aarch64", &["xtask", "aarch64", "check"]);
+    cargo("the CPU backend on aarch64, emulated", &["xtask", "aarch64"]);
     rows.extend(GPU.map(|[name, package, test]| swiftshader(name, &suite(package, test))));
     for Wanting { name, variables, package, test } in WANTING {
         let unset: Vec<_> = variables.iter().copied().filter(|v| std::env::var_os(v).is_none()).collect();

@@ -4,14 +4,18 @@
 //! - `cargo xtask mutate [TEXT]` breaks the code in one place after the other and shows that the suites notice; with a
 //!   text, only the mutations with it in their names.
 //! - `cargo xtask wasm` checks the crates of the browser build for wasm32, making a toolchain where there is none.
+//! - `cargo xtask aarch64` runs the tests of the CPU backend for aarch64 in an emulator, with and without dot products of
+//!   bytes; `cargo xtask aarch64 check` only has clippy read them for that target.
 //! - `cargo xtask web` runs the browser build in a headless browser.
 //! - `cargo xtask full` runs everything that takes long and prints a table.
 
+mod aarch64;
 mod full;
 mod mutate;
 mod mutations;
 mod rules;
 mod serve;
+mod toolchain;
 mod tree;
 mod wasm;
 mod web;
@@ -25,8 +29,10 @@ fn main() -> Result<()> {
         ["mutate"] => mutate::run(""),
         ["mutate", filter] => mutate::run(filter),
         ["wasm"] => wasm::run(),
+        ["aarch64"] => aarch64::run(),
+        ["aarch64", "check"] => aarch64::check(),
         ["web"] => web::run(),
         ["full"] => full::run(),
-        _ => bail!("usage: cargo xtask rules | mutate [TEXT] | wasm | web | full"),
+        _ => bail!("usage: cargo xtask rules | mutate [TEXT] | wasm | aarch64 [check] | web | full"),
     }
 }

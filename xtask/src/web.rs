@@ -11,8 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::serve::serve;
+use crate::toolchain::{install, output, run_to_end};
 use crate::tree;
-use crate::wasm::{TARGET, Toolchain, folder, output, run_to_end};
+use crate::wasm::{TARGET, folder, toolchain};
 
 /// Longest time for the whole page.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -123,7 +124,7 @@ fn print(report: &Value) -> Option<(String, bool)> {
 
 /// Builds the module and its JavaScript; gives their folder.
 fn build() -> Result<PathBuf> {
-    let toolchain = Toolchain::find()?;
+    let toolchain = toolchain()?;
     let bindgen = bindgen()?;
     run_to_end(toolchain.cargo("build").args(["--quiet", "--package", "gristmill-web"]))?;
     let module = folder().join("build").join(TARGET).join("debug/gristmill_web.wasm");
@@ -171,15 +172,7 @@ fn browser() -> Result<PathBuf> {
     if let Some(browser) = found() {
         return Ok(browser);
     }
-    println!("installing chromium");
-    let apt = |args: &[&str]| {
-        run_to_end(
-            Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet=2").args(args),
-        )
-    };
-    let installed =
-        apt(&["update"]).and_then(|()| apt(&["install", "-y", "--no-install-recommends", "chromium"]));
-    installed.context(
+    install(&["chromium"]).context(
         "the page needs Chromium or Chrome on the PATH, or its path in GRISTMILL_BROWSER; installing Debian's failed",
     )?;
     found().context("chromium was installed and cannot be run")

@@ -16,6 +16,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 /// [`Isa::pair_sums`] with the instructions of AVX2.
@@ -48,6 +50,8 @@ unsafe fn pair_sums_avx2(codes: &[i8; 32]) -> [[i16; 2]; 2] {
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use scalar::Scalar;
 
 use std::fmt;
@@ -72,7 +76,7 @@ pub trait Kernel {
 pub trait Isa: Copy + Send + Sync + 'static {
     /// f32 lanes of a vector: 8 or 16.
     const LANES: usize;
-    /// Vector registers, which bound what a kernel keeps in flight; 0 where vectors are arrays.
+    /// Vectors that the registers hold, which bound what a kernel keeps in flight; 0 where vectors are arrays.
     const REGISTERS: usize;
     /// The field's name, as in `avx2`.
     const NAME: &'static str;
@@ -208,7 +212,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// of the activations that will be added: then the sum is that of codes shifted by `offset`, and the bounds of
     /// [`Isa::dot`] are those of the *shifted* codes.
     fn dot_shifted(self, pairs: Self::I, offset: Self::I) -> Self::Dot;
-    /// Adds the products of the unsigned bytes of `w` (at most 128) and the signed bytes of `x` (-127 to 127). At the
+    /// Adds the products of the unsigned bytes of `w` (at most 127) and the signed bytes of `x` (-127 to 127). At the
     /// end the sum over bytes 0 and 1, and the sum over bytes 2 and 3, must each fit an i16; in between they may wrap.
     fn dot(self, acc: Self::Dot, w: Self::I, x: Self::I) -> Self::Dot;
     /// The finished sum of each lane.
@@ -314,6 +318,12 @@ pub enum CpuIsa {
     /// AVX-512 F, BW, VL, DQ and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon<false>),
+    /// NEON with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    NeonDotprod(Neon<true>),
 }
 
 impl CpuIsa {
@@ -330,6 +340,11 @@ impl CpuIsa {
             all.extend(Avx2::detect().map(CpuIsa::Avx2));
             all.extend(Avx512::detect().map(CpuIsa::Avx512));
         }
+        #[cfg(target_arch = "aarch64")]
+        {
+            all.extend(Neon::detect().map(CpuIsa::Neon));
+            all.extend(Neon::detect().map(CpuIsa::NeonDotprod));
+        }
         all
     }
 
@@ -342,6 +357,10 @@ impl CpuIsa {
             CpuIsa::Avx2(isa) => isa.enter(kernel),
             #[cfg(target_arch = "x86_64")]
             CpuIsa::Avx512(isa) => isa.enter(kernel),
+            #[cfg(target_arch = "aarch64")]
+            CpuIsa::Neon(isa) => isa.enter(kernel),
+            #[cfg(target_arch = "aarch64")]
+            CpuIsa::NeonDotprod(isa) => isa.enter(kernel),
         }
     }
 
@@ -353,6 +372,10 @@ impl CpuIsa {
             CpuIsa::Avx2(_) => Avx2::LANES,
             #[cfg(target_arch = "x86_64")]
             CpuIsa::Avx512(_) => Avx512::LANES,
+            #[cfg(target_arch = "aarch64")]
+            CpuIsa::Neon(_) => Neon::<false>::LANES,
+            #[cfg(target_arch = "aarch64")]
+            CpuIsa::NeonDotprod(_) => Neon::<true>::LANES,
         }
     }
 
@@ -364,6 +387,10 @@ impl CpuIsa {
             CpuIsa::Avx2(_) => Avx2::NAME,
             #[cfg(target_arch = "x86_64")]
             CpuIsa::Avx512(_) => Avx512::NAME,
+            #[cfg(target_arch = "aarch64")]
+            CpuIsa::Neon(_) => Neon::<false>::NAME,
+            #[cfg(target_arch = "aarch64")]
+            CpuIsa::NeonDotprod(_) => Neon::<true>::NAME,
         }
     }
 }

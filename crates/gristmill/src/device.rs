@@ -17,7 +17,7 @@ use crate::error::Error;
 pub struct DeviceOptions {
     /// CPU worker threads, at most [`most_threads`]; 0 is one per processor.
     pub threads: usize,
-    /// CPU instruction set by name (`scalar`, `avx2`, `avx512`); `None` is the best there is.
+    /// CPU instruction set by name (`scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod`); `None` is the best there is.
     pub isa: Option<String>,
     /// Limits and features that a GPU is opened with.
     pub gpu_limits: Profile,
