@@ -80,14 +80,17 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NAME", value_parser = isa, help_heading = TUNING, hide_short_help = true)]
     pub(crate) isa: Option<String>,
     /// Limits and features that a GPU is used with
+    #[cfg(feature = "gpu")]
     #[arg(long, value_name = "LIMITS", default_value = "adapter", help_heading = TUNING, hide_short_help = true)]
     pub(crate) gpu_limits: GpuLimits,
     /// GPU kernel families that are not used, separated by commas
+    #[cfg(feature = "gpu")]
     #[arg(long, value_name = "FAMILY,...", value_delimiter = ',', help_heading = TUNING, hide_short_help = true)]
     pub(crate) gpu_without: Vec<GpuFamily>,
 }
 
 /// Limits and features of a GPU.
+#[cfg(feature = "gpu")]
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub(crate) enum GpuLimits {
     /// All that the adapter has
@@ -97,6 +100,7 @@ pub(crate) enum GpuLimits {
 }
 
 /// Kernel families of a GPU that can be left out.
+#[cfg(feature = "gpu")]
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GpuFamily {
     /// Kernels with subgroup operations
@@ -200,7 +204,7 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
 pub(crate) fn dtype(name: &str, usable: fn(DType) -> bool) -> Result<DType, String> {
     let all = || DType::ALL.into_iter().filter(|d| usable(*d));
     all().find(|d| d.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
-        let names: Vec<_> = all().map(|d| d.name().to_lowercase()).collect();
+        let names: Vec<_> = all().map(|d| d.name()).collect();
         format!("`{name}` is none of {}", names.join(", "))
     })
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::{self, Cli};
-use crate::output::results;
+use crate::output::own_results;
 
 /// What exit codes mean.
 pub(crate) const EXIT_CODES: [(u8, &str); 3] = [
@@ -77,7 +77,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "chat",
         &[
             ("gristmill chat", "talk with the default model; /help lists what else can be said"),
-            ("gristmill chat --session talk.session", "go on with a conversation that /save wrote"),
+            (
+                "gristmill chat --session talk.session",
+                "go on with a conversation, or begin one that is saved there",
+            ),
         ],
     ),
     (
@@ -122,11 +125,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "quantize",
         &[
-            ("gristmill quantize model-f16.gguf model-q4.gguf q4_k_m", "make a model smaller"),
-            ("gristmill quantize model-q8.gguf model-f16.gguf f16", "undo a quantisation"),
+            ("gristmill quantize model-f16.gguf model-q4.gguf Q4_K_M", "make a model smaller"),
+            ("gristmill quantize model-q8.gguf model-f16.gguf F16", "undo a quantisation"),
         ],
     ),
-    ("synth", &[("gristmill synth --shape qwen3-8b --quant q4_0 big.gguf", "a large model to measure")]),
+    ("synth", &[("gristmill synth --shape qwen3-8b --quant Q4_0 big.gguf", "a large model to measure")]),
     (
         "devices",
         &[("gristmill devices", "what there is to run on"), ("gristmill devices --json", "for programs")],
@@ -196,7 +199,7 @@ pub(crate) fn parse() -> Result<Option<args::Command>> {
         Err(told) if !told.use_stderr() => {
             let colours = anstream::AutoStream::choice(&std::io::stdout());
             let told = told.render();
-            let mut out = results();
+            let mut out = own_results();
             match colours {
                 anstream::ColorChoice::Never => write!(out, "{told}")?,
                 _ => write!(out, "{}", told.ansi())?,

@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gristmill::{
-    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions,
-    ModelInfo, Precision, Profile, load_engine, open_checkpoint,
+    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Llm, LoadOptions,
+    ModelInfo, Precision, load_engine, open_checkpoint,
 };
+#[cfg(feature = "gpu")]
+use gristmill::{Families, Profile};
 
-use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::args::{CacheArgs, DeviceArgs, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+#[cfg(feature = "gpu")]
+use crate::args::{GpuFamily, GpuLimits};
 use crate::error::Usage;
 use crate::fetch::source::{Source, is_repository};
 use crate::fetch::{Fetcher, WebOptions};
@@ -105,10 +109,12 @@ impl DeviceArgs {
         DeviceOptions {
             threads,
             isa: self.isa.clone(),
+            #[cfg(feature = "gpu")]
             gpu_limits: match self.gpu_limits {
                 GpuLimits::Adapter => Profile::Adapter,
                 GpuLimits::Webgpu => Profile::WebGpu,
             },
+            #[cfg(feature = "gpu")]
             gpu_families: Families {
                 no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups),
                 no_fusion: self.gpu_without.contains(&GpuFamily::Fusion),
@@ -138,7 +144,7 @@ pub(crate) fn load(path: &Path, checkpoint: Arc<Checkpoint>, options: &LoadOptio
 }
 
 fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, Error>) -> Result<T, Error> {
-    let bar = byte_bar("loading");
+    let bar = byte_bar("loading", None);
     let loaded = load(&mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);

@@ -11,7 +11,7 @@ use crate::args::{CACHE_DIR, within};
 use crate::catalogue;
 use crate::error::{Usage, told};
 use crate::fetch::{Fetcher, WebOptions};
-use crate::output::{results, say};
+use crate::output::{results, say, visible};
 
 /// Fetch models, to be used offline from then on; prints where each is
 ///
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
             Err(error) if sources.len() == 1 => return Err(error),
             Err(error) => {
                 failed += 1;
-                say(format_args!("{name}: {}", told(&error)));
+                say(visible(&format!("{name}: {}", told(&error))));
             }
         }
     }

@@ -248,8 +248,7 @@ impl Fetcher {
         if there > 0 {
             note(format_args!("{} of it are there from an earlier attempt", ByteSize(there)));
         }
-        let bar = byte_bar("fetching");
-        bar.set_length(total);
+        let bar = byte_bar("fetching", Some(total));
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = || -> Result<Vec<(usize, Got)>> {
             let mut all = vec![];

@@ -202,13 +202,14 @@ impl Web {
     }
 
     /// Does what may fail for a while again, until it succeeds, or has failed too often in a row without `gained` having
-    /// grown.
+    /// grown. Where nobody was reached from the start, once more and soon, which is nothing to tell.
     pub(crate) fn patiently<T>(
         &self,
         mut gained: impl FnMut() -> u64,
         mut attempt: impl FnMut() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let (mut failed, mut before) = (0, gained());
+        let start = before;
         loop {
             let failure = match attempt() {
                 Ok(value) => return Ok(value),
@@ -221,8 +222,14 @@ impl Web {
                 Some(wait) => wait,
                 None => FIRST_WAIT * 2u32.saturating_pow(failed.min(8) - 1),
             };
-            if !failure.passes() || failed > self.retries || wait > LONGEST_WAIT {
+            let unreached = failure.is_unreached() && now == start;
+            let most = if unreached { self.retries.min(1) } else { self.retries };
+            if !failure.passes() || failed > most || wait > LONGEST_WAIT {
                 return Err(failure);
+            }
+            if unreached {
+                std::thread::sleep(FIRST_WAIT);
+                continue;
             }
             note(format_args!("{failure}; going on in {:.1} s", wait.as_secs_f64()));
             std::thread::sleep(wait);

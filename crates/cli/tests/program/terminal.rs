@@ -126,6 +126,7 @@ fn an_interrupt_ends_the_answer_and_keeps_the_conversation() {
     screen.wait_for("taken back: And \r\nthen?");
     screen.wait_for("> ");
     screen.press("\x04");
+    screen.wait_for("is not kept");
     assert_eq!(screen.ends(), Some(0));
     let history = std::fs::read_to_string(cache.path().join("chat-history")).unwrap();
     assert!(history.contains("Why is it?") && !history.contains("never said"), "{history}");

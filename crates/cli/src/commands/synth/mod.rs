@@ -31,7 +31,7 @@ pub(crate) struct SynthArgs {
     /// Shape of the model
     #[arg(long, value_name = "SHAPE", value_parser = PossibleValuesParser::new(SHAPES.iter().map(|s| s.name)))]
     shape: String,
-    /// Type of all matrices, as in `q4_0`, `q4_k`, `bf16`
+    /// Type of all matrices, in any case, as in `Q4_0`, `Q4_K`, `BF16`
     #[arg(long, value_name = "TYPE", value_parser = quant)]
     quant: DType,
     /// Another seed is another model
