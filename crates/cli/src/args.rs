@@ -1,6 +1,7 @@
 //! The command line as it is written. [`crate::resolve`] and the commands turn it into what is done.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill::parts::tensor::DType;
@@ -115,7 +116,10 @@ pub(crate) enum GpuFamily {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ThreadArgs {
-    /// CPU worker threads, at most four for each processor [default: one for each]
+    /// CPU worker threads, at most four for each processor [default: one for each processor that this process may use]
+    ///
+    /// All threads of a step wait for the slowest: where other programs keep some processors busy, as many threads as are idle are
+    /// faster than the default.
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 }
@@ -182,6 +186,18 @@ pub(crate) fn within(text: &str, least: usize, most: usize) -> Result<usize, Str
         Ok(n) if (least..=most).contains(&n) => Ok(n),
         _ if most == usize::MAX => Err(format!("must be a whole number of at least {least}")),
         _ => Err(format!("must be a whole number from {least} to {most}")),
+    }
+}
+
+/// A number; the error has an example of how the option is given.
+pub(crate) fn number(example: &'static str) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| text.trim().parse().map_err(|_| format!("must be a number, as in `{example}`"))
+}
+
+/// A whole number, 0 among them; the error has an example of how the option is given.
+pub(crate) fn whole<T: FromStr>(example: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        text.trim().parse().map_err(|_| format!("must be a whole number of at least 0, as in `{example}`"))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::{self, Cli};
@@ -137,16 +138,30 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "completions",
         &[
-            ("gristmill completions bash > ~/.local/share/bash-completion/completions/gristmill", "for bash"),
-            ("gristmill completions zsh > ~/.zfunc/_gristmill", "for zsh, where ~/.zfunc is in fpath"),
-            ("gristmill completions fish > ~/.config/fish/completions/gristmill.fish", "for fish"),
+            (
+                "mkdir -p ~/.local/share/bash-completion/completions && gristmill completions bash > \
+                 ~/.local/share/bash-completion/completions/gristmill",
+                "for bash",
+            ),
+            (
+                "mkdir -p ~/.zfunc && gristmill completions zsh > ~/.zfunc/_gristmill",
+                "for zsh, where ~/.zfunc is in fpath",
+            ),
+            (
+                "mkdir -p ~/.config/fish/completions && gristmill completions fish > \
+                 ~/.config/fish/completions/gristmill.fish",
+                "for fish",
+            ),
         ],
     ),
     (
         "man",
         &[
             ("gristmill man | man -l -", "read the page"),
-            ("gristmill man --dir ~/.local/share/man/man1", "install the pages of all commands"),
+            (
+                "gristmill man --dir ~/.cargo/share/man/man1",
+                "install the pages of all commands, for `man`, which looks beside the folders of the PATH, as ~/.cargo/bin",
+            ),
         ],
     ),
 ];
@@ -207,8 +222,25 @@ pub(crate) fn parse() -> Result<Option<args::Command>> {
             out.flush()?;
             Ok(None)
         }
-        Err(wrong) => wrong.exit(),
+        Err(wrong) => with_tip(wrong, std::env::args().nth(1)).exit(),
     }
+}
+
+/// A tip for who names the model without `-m`.
+fn with_tip(mut wrong: clap::Error, command: Option<String>) -> clap::Error {
+    let takes_model = |command: &Command| command.get_arguments().any(|arg| arg.get_long() == Some("model"));
+    let Some(name) = command.filter(|name| self::command().find_subcommand(name).is_some_and(takes_model))
+    else {
+        return wrong;
+    };
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
+        (wrong.kind(), wrong.get(ContextKind::InvalidArg))
+        && !word.starts_with('-')
+    {
+        let tip = format!("a model is named with -m: gristmill {name} -m {word}");
+        wrong.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    wrong
 }
 
 #[cfg(test)]
@@ -223,10 +255,11 @@ mod tests {
             assert!(!examples(name).is_empty(), "{name} has no examples");
         }
         let all = EXAMPLES.iter().flat_map(|(_, examples)| *examples).chain(FIRST);
-        for (line, _) in all {
-            let line = line
-                .split_once("| gristmill")
-                .map_or((*line).to_owned(), |(_, rest)| format!("gristmill{rest}"));
+        for (example, _) in all {
+            // What comes before it is no business of ours.
+            let line =
+                ["| ", "&& "].iter().find_map(|before| example.split_once(&format!("{before}gristmill")));
+            let line = line.map_or((*example).to_owned(), |(_, rest)| format!("gristmill{rest}"));
             let line = line
                 .split([' '])
                 .take_while(|word| !["|", ">", "<"].contains(word))

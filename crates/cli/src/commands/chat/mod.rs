@@ -54,7 +54,7 @@ pub(crate) fn run(args: ChatArgs) -> Result<()> {
         folder_of(path).with_context(|| format!("{} cannot be written", path.display()))?;
     }
     let (path, mut llm) = args.load.llm()?;
-    describe(llm.engine());
+    describe(&path, llm.engine());
     if llm.tokenizer().chat_template().is_none() {
         let model = quoted(args.load.model.model.as_deref().unwrap_or(&path).as_os_str());
         bail!(

@@ -14,7 +14,7 @@ use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufWriter};
 use gristmill::parts::tensor::DType;
 
-use crate::args::{ThreadArgs, dtype};
+use crate::args::{ThreadArgs, dtype, whole};
 use crate::error::Usage;
 use crate::output::note;
 use crate::pieces::{self, Piece};
@@ -35,7 +35,7 @@ pub(crate) struct SynthArgs {
     #[arg(long, value_name = "TYPE", value_parser = quant)]
     quant: DType,
     /// Another seed is another model
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>("--seed 1"))]
     seed: u64,
     /// The file to write
     #[arg(value_name = "OUT")]
