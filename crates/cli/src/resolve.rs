@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use gristmill::{
     ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Llm, LoadOptions,
     ModelInfo, Precision, load_engine, open_checkpoint,
@@ -18,6 +18,7 @@ use crate::error::Usage;
 use crate::fetch::source::{Source, is_repository};
 use crate::fetch::{Fetcher, WebOptions};
 use crate::output::{byte_bar, note, warn};
+use crate::whole::folder_of;
 use crate::{catalogue, fetch};
 
 impl ModelArgs {
@@ -58,7 +59,10 @@ pub(crate) fn model_path(path: &Path, cache_dir: Option<&Path>) -> Result<PathBu
         None if !name.contains(['/', '\\']) && !name.to_ascii_lowercase().ends_with(".gguf") => Err(
             Usage::error(fetch::unknown(name, "is no file or folder here, and no model of the catalogue")),
         ),
-        None => Ok(path.to_owned()),
+        None => match folder_of(path) {
+            Ok(_) => Ok(path.to_owned()),
+            Err(problem) => bail!("{name} does not exist: {problem}"),
+        },
     }
 }
 

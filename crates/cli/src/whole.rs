@@ -93,7 +93,7 @@ pub(crate) fn folder_of(file: &Path) -> Result<&Path> {
     match folder.is_dir() {
         true => Ok(folder),
         false if folder.exists() => bail!("{} is no folder", folder.display()),
-        false => bail!("the folder {} is not there: make it first", folder.display()),
+        false => bail!("the folder {} is not there", folder.display()),
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
             assert!(problem.contains(&path.display().to_string()) && problem.contains(kind), "{problem}");
         };
         refused(&folder, "a folder");
-        refused(&dir.path().join("none/model.gguf"), "none is not there: make it first");
+        refused(&dir.path().join("none/model.gguf"), "none is not there");
         assert!(folder.is_dir());
         assert_eq!(names(dir.path()), ["folder"]);
     }

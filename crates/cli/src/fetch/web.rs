@@ -1,7 +1,7 @@
 //! Asking servers: redirects, secrets, time limits and patience.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
@@ -24,6 +24,9 @@ const MOST_JSON: u64 = 32 << 20;
 
 /// A server that wants to be left alone for longer is told of instead of waited for.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// A failure to reach anybody that took longer is not tried again.
+const LONG_TRY: Duration = Duration::from_secs(2);
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
@@ -211,6 +214,7 @@ impl Web {
         let (mut failed, mut before) = (0, gained());
         let start = before;
         loop {
+            let began = Instant::now();
             let failure = match attempt() {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
@@ -223,7 +227,12 @@ impl Web {
                 None => FIRST_WAIT * 2u32.saturating_pow(failed.min(8) - 1),
             };
             let unreached = failure.is_unreached() && now == start;
-            let most = if unreached { self.retries.min(1) } else { self.retries };
+            let most = match unreached {
+                // The system has tried for a while itself.
+                true if began.elapsed() > LONG_TRY => 0,
+                true => self.retries.min(1),
+                false => self.retries,
+            };
             if !failure.passes() || failed > most || wait > LONGEST_WAIT {
                 return Err(failure);
             }

@@ -205,7 +205,7 @@ fn a_probe_that_is_too_large_is_an_error() {
 fn a_model_that_is_not_there_is_named_with_what_was_expected() {
     for command in [&["run", "-m", "no/such.gguf", "x"][..], &["inspect", "-m", "no/such.gguf"]] {
         let errors = fails(command, 1);
-        assert!(errors.contains("no/such.gguf does not exist"), "{errors}");
+        assert!(errors.contains("no/such.gguf does not exist: the folder no is not there"), "{errors}");
         assert!(errors.contains("GGUF file") && errors.contains("folder"), "{errors}");
     }
 }

@@ -1,6 +1,6 @@
 //! `gristmill devices`: what there is to run on.
 
-#[cfg(feature = "gpu")]
+#[cfg_attr(not(feature = "gpu"), path = "no_gpus.rs")]
 mod gpus;
 
 use std::io::Write;
@@ -25,18 +25,12 @@ pub(crate) struct DevicesArgs {
 pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
     let cpu = cpu()?;
     if args.json {
-        let mut all = vec![cpu.json()];
-        #[cfg(feature = "gpu")]
-        all.extend(gpus::json());
+        let all: Vec<Value> = std::iter::once(cpu.json()).chain(gpus::json()).collect();
         return results().json(&all);
     }
     let mut out = std::io::BufWriter::new(results());
     cpu.print(&mut out)?;
-    #[cfg(feature = "gpu")]
-    let found = gpus::print(&mut out)?;
-    #[cfg(not(feature = "gpu"))]
-    let found = false;
-    if !found {
+    if !gpus::print(&mut out)? {
         writeln!(out, "\nno GPU: `--device gpu` says what is missing")?;
     }
     Ok(out.flush()?)
