@@ -1,6 +1,7 @@
 //! The command line as it is written. [`crate::resolve`] and the commands turn it into what is done.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill::parts::tensor::DType;
@@ -80,14 +81,17 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NAME", value_parser = isa, help_heading = TUNING, hide_short_help = true)]
     pub(crate) isa: Option<String>,
     /// Limits and features that a GPU is used with
+    #[cfg(feature = "gpu")]
     #[arg(long, value_name = "LIMITS", default_value = "adapter", help_heading = TUNING, hide_short_help = true)]
     pub(crate) gpu_limits: GpuLimits,
     /// GPU kernel families that are not used, separated by commas
+    #[cfg(feature = "gpu")]
     #[arg(long, value_name = "FAMILY,...", value_delimiter = ',', help_heading = TUNING, hide_short_help = true)]
     pub(crate) gpu_without: Vec<GpuFamily>,
 }
 
 /// Limits and features of a GPU.
+#[cfg(feature = "gpu")]
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub(crate) enum GpuLimits {
     /// All that the adapter has
@@ -97,6 +101,7 @@ pub(crate) enum GpuLimits {
 }
 
 /// Kernel families of a GPU that can be left out.
+#[cfg(feature = "gpu")]
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GpuFamily {
     /// Kernels with subgroup operations
@@ -111,7 +116,10 @@ pub(crate) enum GpuFamily {
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = MODEL_AND_DEVICE)]
 pub(crate) struct ThreadArgs {
-    /// CPU worker threads, at most four for each processor [default: one for each]
+    /// CPU worker threads, at most four for each processor [default: one for each processor that this process may use]
+    ///
+    /// All threads of a step wait for the slowest: where other programs keep some processors busy, as many threads as are idle are
+    /// faster than the default.
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 }
@@ -181,6 +189,18 @@ pub(crate) fn within(text: &str, least: usize, most: usize) -> Result<usize, Str
     }
 }
 
+/// A number; the error has an example of how the option is given.
+pub(crate) fn number(example: &'static str) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| text.trim().parse().map_err(|_| format!("must be a number, as in `{example}`"))
+}
+
+/// A whole number, 0 among them; the error has an example of how the option is given.
+pub(crate) fn whole<T: FromStr>(example: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        text.trim().parse().map_err(|_| format!("must be a whole number of at least 0, as in `{example}`"))
+    }
+}
+
 fn chunk(text: &str) -> Result<usize, String> {
     within(text, 1, gristmill::MAX_CHUNK)
 }
@@ -200,7 +220,7 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
 pub(crate) fn dtype(name: &str, usable: fn(DType) -> bool) -> Result<DType, String> {
     let all = || DType::ALL.into_iter().filter(|d| usable(*d));
     all().find(|d| d.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
-        let names: Vec<_> = all().map(|d| d.name().to_lowercase()).collect();
+        let names: Vec<_> = all().map(|d| d.name()).collect();
         format!("`{name}` is none of {}", names.join(", "))
     })
 }

@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::{self, Cli};
-use crate::output::results;
+use crate::output::own_results;
 
 /// What exit codes mean.
 pub(crate) const EXIT_CODES: [(u8, &str); 3] = [
@@ -77,7 +78,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "chat",
         &[
             ("gristmill chat", "talk with the default model; /help lists what else can be said"),
-            ("gristmill chat --session talk.session", "go on with a conversation that /save wrote"),
+            (
+                "gristmill chat --session talk.session",
+                "go on with a conversation, or begin one that is saved there",
+            ),
         ],
     ),
     (
@@ -122,11 +126,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "quantize",
         &[
-            ("gristmill quantize model-f16.gguf model-q4.gguf q4_k_m", "make a model smaller"),
-            ("gristmill quantize model-q8.gguf model-f16.gguf f16", "undo a quantisation"),
+            ("gristmill quantize model-f16.gguf model-q4.gguf Q4_K_M", "make a model smaller"),
+            ("gristmill quantize model-q8.gguf model-f16.gguf F16", "undo a quantisation"),
         ],
     ),
-    ("synth", &[("gristmill synth --shape qwen3-8b --quant q4_0 big.gguf", "a large model to measure")]),
+    ("synth", &[("gristmill synth --shape qwen3-8b --quant Q4_0 big.gguf", "a large model to measure")]),
     (
         "devices",
         &[("gristmill devices", "what there is to run on"), ("gristmill devices --json", "for programs")],
@@ -134,16 +138,30 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "completions",
         &[
-            ("gristmill completions bash > ~/.local/share/bash-completion/completions/gristmill", "for bash"),
-            ("gristmill completions zsh > ~/.zfunc/_gristmill", "for zsh, where ~/.zfunc is in fpath"),
-            ("gristmill completions fish > ~/.config/fish/completions/gristmill.fish", "for fish"),
+            (
+                "mkdir -p ~/.local/share/bash-completion/completions && gristmill completions bash > \
+                 ~/.local/share/bash-completion/completions/gristmill",
+                "for bash",
+            ),
+            (
+                "mkdir -p ~/.zfunc && gristmill completions zsh > ~/.zfunc/_gristmill",
+                "for zsh, where ~/.zfunc is in fpath",
+            ),
+            (
+                "mkdir -p ~/.config/fish/completions && gristmill completions fish > \
+                 ~/.config/fish/completions/gristmill.fish",
+                "for fish",
+            ),
         ],
     ),
     (
         "man",
         &[
             ("gristmill man | man -l -", "read the page"),
-            ("gristmill man --dir ~/.local/share/man/man1", "install the pages of all commands"),
+            (
+                "gristmill man --dir ~/.cargo/share/man/man1",
+                "install the pages of all commands, for `man`, which looks beside the folders of the PATH, as ~/.cargo/bin",
+            ),
         ],
     ),
 ];
@@ -196,7 +214,7 @@ pub(crate) fn parse() -> Result<Option<args::Command>> {
         Err(told) if !told.use_stderr() => {
             let colours = anstream::AutoStream::choice(&std::io::stdout());
             let told = told.render();
-            let mut out = results();
+            let mut out = own_results();
             match colours {
                 anstream::ColorChoice::Never => write!(out, "{told}")?,
                 _ => write!(out, "{}", told.ansi())?,
@@ -204,8 +222,25 @@ pub(crate) fn parse() -> Result<Option<args::Command>> {
             out.flush()?;
             Ok(None)
         }
-        Err(wrong) => wrong.exit(),
+        Err(wrong) => with_tip(wrong, std::env::args().nth(1)).exit(),
     }
+}
+
+/// A tip for who names the model without `-m`.
+fn with_tip(mut wrong: clap::Error, command: Option<String>) -> clap::Error {
+    let takes_model = |command: &Command| command.get_arguments().any(|arg| arg.get_long() == Some("model"));
+    let Some(name) = command.filter(|name| self::command().find_subcommand(name).is_some_and(takes_model))
+    else {
+        return wrong;
+    };
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
+        (wrong.kind(), wrong.get(ContextKind::InvalidArg))
+        && !word.starts_with('-')
+    {
+        let tip = format!("a model is named with -m: gristmill {name} -m {word}");
+        wrong.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    wrong
 }
 
 #[cfg(test)]
@@ -220,10 +255,11 @@ mod tests {
             assert!(!examples(name).is_empty(), "{name} has no examples");
         }
         let all = EXAMPLES.iter().flat_map(|(_, examples)| *examples).chain(FIRST);
-        for (line, _) in all {
-            let line = line
-                .split_once("| gristmill")
-                .map_or((*line).to_owned(), |(_, rest)| format!("gristmill{rest}"));
+        for (example, _) in all {
+            // What comes before it is no business of ours.
+            let line =
+                ["| ", "&& "].iter().find_map(|before| example.split_once(&format!("{before}gristmill")));
+            let line = line.map_or((*example).to_owned(), |(_, rest)| format!("gristmill{rest}"));
             let line = line
                 .split([' '])
                 .take_while(|word| !["|", ">", "<"].contains(word))

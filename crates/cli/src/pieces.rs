@@ -46,8 +46,7 @@ fn write_pieces<T: Sync>(
 ) -> Result<()> {
     file.as_file().set_len(head.len)?;
     let shared = &*file;
-    let bar = byte_bar("writing");
-    bar.set_length(head.len);
+    let bar = byte_bar("writing", Some(head.len));
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = || -> Result<()> {
         // Its own file, for its own position.

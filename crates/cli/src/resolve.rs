@@ -3,17 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use gristmill::{
-    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Families, Llm, LoadOptions,
-    ModelInfo, Precision, Profile, load_engine, open_checkpoint,
+    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Llm, LoadOptions,
+    ModelInfo, Precision, load_engine, open_checkpoint,
 };
+#[cfg(feature = "gpu")]
+use gristmill::{Families, Profile};
 
-use crate::args::{CacheArgs, DeviceArgs, GpuFamily, GpuLimits, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::args::{CacheArgs, DeviceArgs, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+#[cfg(feature = "gpu")]
+use crate::args::{GpuFamily, GpuLimits};
 use crate::error::Usage;
 use crate::fetch::source::{Source, is_repository};
 use crate::fetch::{Fetcher, WebOptions};
 use crate::output::{byte_bar, note, warn};
+use crate::whole::folder_of;
 use crate::{catalogue, fetch};
 
 impl ModelArgs {
@@ -50,7 +55,14 @@ pub(crate) fn model_path(path: &Path, cache_dir: Option<&Path>) -> Result<PathBu
         None if is_repository(name) && !name.ends_with(".gguf") => Err(Usage::error(format!(
             "{name} does not exist here; if it is a repository of the hub, that is -m hf:{name}"
         ))),
-        None => Ok(path.to_owned()),
+        // Neither a path nor what models' files are called.
+        None if !name.contains(['/', '\\']) && !name.to_ascii_lowercase().ends_with(".gguf") => Err(
+            Usage::error(fetch::unknown(name, "is no file or folder here, and no model of the catalogue")),
+        ),
+        None => match folder_of(path) {
+            Ok(_) => Ok(path.to_owned()),
+            Err(problem) => bail!("{name} does not exist: {problem}"),
+        },
     }
 }
 
@@ -105,10 +117,12 @@ impl DeviceArgs {
         DeviceOptions {
             threads,
             isa: self.isa.clone(),
+            #[cfg(feature = "gpu")]
             gpu_limits: match self.gpu_limits {
                 GpuLimits::Adapter => Profile::Adapter,
                 GpuLimits::Webgpu => Profile::WebGpu,
             },
+            #[cfg(feature = "gpu")]
             gpu_families: Families {
                 no_subgroups: self.gpu_without.contains(&GpuFamily::Subgroups),
                 no_fusion: self.gpu_without.contains(&GpuFamily::Fusion),
@@ -138,7 +152,7 @@ pub(crate) fn load(path: &Path, checkpoint: Arc<Checkpoint>, options: &LoadOptio
 }
 
 fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, Error>) -> Result<T, Error> {
-    let bar = byte_bar("loading");
+    let bar = byte_bar("loading", None);
     let loaded = load(&mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
@@ -162,10 +176,25 @@ pub(crate) fn name_of(info: &ModelInfo) -> &str {
     if info.name.is_empty() { info.architecture } else { &info.name }
 }
 
-/// Says what the engine settled on.
-pub(crate) fn describe(engine: &Engine) {
+/// What notes call a model at a path: its name where that and the file's are the same as far as one goes, else the file's. Names are
+/// written by whoever made a file, and some are paths or those of training runs.
+fn title(path: &Path, info: &ModelInfo) -> String {
+    // What is called `.` has a name too.
+    let whole = path.canonicalize().unwrap_or_default();
+    let file = path.file_name().or(whole.file_name()).unwrap_or(path.as_os_str()).to_string_lossy();
+    let letters =
+        |text: &str| text.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect::<String>();
+    let (own, of_file) = (letters(&info.name), letters(file.trim_end_matches(".gguf")));
+    let is_path = info.name.contains(['/', '\\']);
+    let same = [&own, &of_file].iter().all(|letters| letters.len() > 2)
+        && (own.starts_with(&of_file) || of_file.starts_with(&own));
+    if same && !is_path { info.name.clone() } else { file.into_owned() }
+}
+
+/// Says what the engine settled on for the model at a path.
+pub(crate) fn describe(path: &Path, engine: &Engine) {
     let (info, size) = (engine.info(), engine.cache_size());
-    let name = name_of(info);
+    let name = title(path, info);
     let tokens = size.blocks * gristmill::parts::tensor::ops::KV_BLOCK;
     note(format_args!(
         "{name} on {}, {}; context {} tokens, KV pool {tokens} tokens ({})",
@@ -212,4 +241,31 @@ pub(crate) fn spare_inputs(output: &Path, checkpoint: &Checkpoint, another: Opti
         return Err(Usage::error(format!("{name} is a file to read: give another name to write to")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gristmill::Model;
+
+    use super::*;
+
+    #[test]
+    fn models_are_called_by_names_that_do_not_surprise() {
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens-gguf/llama.gguf");
+        let model = Model::open(Arc::new(open_checkpoint(golden).unwrap())).unwrap();
+        let mut info = model.info().clone();
+        for (path, own, called) in [
+            ("m/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2 135M Instruct", "SmolLM2 135M Instruct"),
+            ("m/SmolLM2.gguf", "SmolLM2 135M Instruct", "SmolLM2 135M Instruct"),
+            ("m/SmolLM2.gguf", "Smollm2 135M 8k Lc100K Mix1 Ep2", "Smollm2 135M 8k Lc100K Mix1 Ep2"),
+            ("m/SmolLM2-135M-Instruct.Q4_1.gguf", "Smollm2 135M 8k Mix1", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+            ("m/llama.gguf", "/home/somebody/llama", "llama.gguf"),
+            ("m/llama.gguf", "", "llama.gguf"),
+            ("m/llama.gguf", ".", "llama.gguf"),
+            ("m/folder", "", "folder"),
+        ] {
+            own.clone_into(&mut info.name);
+            assert_eq!(title(path.as_ref(), &info), called, "{path} {own}");
+        }
+    }
 }

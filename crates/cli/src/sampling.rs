@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use clap::Args;
+use gristmill::sampling::SamplingError;
 use gristmill::{Generate, SamplingOptions};
 
-use crate::args::positive;
+use crate::args::{number, positive, whole};
 use crate::error::Usage;
 
 /// When an output ends, beside the end of the context.
@@ -37,31 +38,31 @@ impl EndArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// 0 takes the most probable token; higher is more varied
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number("--temperature 0.7"))]
     temperature: f32,
     /// Keep the K most probable tokens
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = whole::<usize>("--top-k 40"))]
     top_k: Option<usize>,
     /// Keep the most probable tokens that together reach probability P
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number("--top-p 0.9"))]
     top_p: f32,
     /// Keep tokens at least P times as probable as the most probable
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number("--min-p 0.05"))]
     min_p: f32,
     /// Divide the positive logits of tokens seen in prompt or output, multiply the negative ones
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number("--repetition-penalty 1.1"))]
     repetition_penalty: f32,
     /// Subtract from the logits of tokens seen in the output
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number("--presence-penalty 0.5"))]
     presence_penalty: f32,
     /// Subtract from the logits of tokens for each time they were in the output
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number("--frequency-penalty 0.5"))]
     frequency_penalty: f32,
     /// Add BIAS to the logit of token ID, `-inf` forbids it; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
     /// Seed of the draws; the same seed gives the same text [default: another each time, told at the end]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>("--seed 1"))]
     seed: Option<u64>,
 }
 
@@ -85,7 +86,14 @@ impl SamplingArgs {
             seed: self.seed,
             ..SamplingOptions::default()
         };
-        options.validate(usize::MAX).map_err(|e| Usage::error(e.to_string()))?;
+        options.validate(usize::MAX).map_err(|error| {
+            Usage::error(match error {
+                SamplingError::Option { option, value, expected } => {
+                    format!("--{} is {value}: {expected}", option.replace('_', "-"))
+                }
+                other => other.to_string(),
+            })
+        })?;
         Ok(options)
     }
 }

@@ -18,18 +18,50 @@ const MOST_LINKS: usize = 40;
 /// Something is there that is no regular file, such as a folder or a device; the folder is not there or cannot be written; what
 /// `write` gives.
 pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile) -> Result<T>) -> Result<T> {
+    write_for(Readers::All, path, write)
+}
+
+/// Writes these bytes as [`write_whole`] does.
+///
+/// # Errors
+/// As [`write_whole`].
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_whole(path, |file| Ok(file.write_all(bytes)?))
+}
+
+/// Writes what nobody else is to read, as [`write_whole`] does.
+///
+/// # Errors
+/// As [`write_whole`].
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_for(Readers::User, path, |file| Ok(file.write_all(bytes)?))
+}
+
+/// Who may read a new file, where the system knows such things.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    /// Those of any new file.
+    All,
+    /// The user alone.
+    User,
+}
+
+fn write_for<T>(
+    readers: Readers,
+    path: &Path,
+    write: impl FnOnce(&mut NamedTempFile) -> Result<T>,
+) -> Result<T> {
     let written = target_of(path).and_then(|(target, permissions)| {
-        let folder = match target.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(&target)?;
         let prefix = prefix_of(&target);
         remove_left(folder, &prefix);
+        #[cfg(not(unix))]
+        let _ = readers;
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix).suffix(SUFFIX);
         #[cfg(unix)]
-        {
-            // Those of any new file, less what the process masks: the default is for the user alone.
+        if readers == Readers::All {
+            // What the process masks is taken off. Without this a temporary file is for the user alone.
             use std::os::unix::fs::PermissionsExt;
             builder.permissions(Permissions::from_mode(0o666));
         }
@@ -52,12 +84,17 @@ pub(crate) fn write_whole<T>(path: &Path, write: impl FnOnce(&mut NamedTempFile)
     written.with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Writes these bytes as [`write_whole`] does.
+/// The folder that a file is to be in.
 ///
 /// # Errors
-/// As [`write_whole`].
-pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_whole(path, |file| Ok(file.write_all(bytes)?))
+/// It is not there.
+pub(crate) fn folder_of(file: &Path) -> Result<&Path> {
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    match folder.is_dir() {
+        true => Ok(folder),
+        false if folder.exists() => bail!("{} is no folder", folder.display()),
+        false => bail!("the folder {} is not there", folder.display()),
+    }
 }
 
 const SUFFIX: &str = ".part";
@@ -190,7 +227,7 @@ mod tests {
             assert!(problem.contains(&path.display().to_string()) && problem.contains(kind), "{problem}");
         };
         refused(&folder, "a folder");
-        refused(&dir.path().join("none/model.gguf"), "none/model.gguf");
+        refused(&dir.path().join("none/model.gguf"), "none is not there");
         assert!(folder.is_dir());
         assert_eq!(names(dir.path()), ["folder"]);
     }
@@ -234,6 +271,9 @@ mod tests {
         fs::write(at("plain"), "").unwrap();
         write(&at("whole"), "").unwrap();
         assert_eq!(mode(&at("whole")), mode(&at("plain")));
+        write_private(&at("private"), b"x").unwrap();
+        write_private(&at("deep/model.gguf"), b"x").unwrap();
+        assert_eq!((mode(&at("private")), mode(&at("deep/model.gguf"))), (0o600, 0o640));
         symlink("round", at("about")).unwrap();
         symlink("about", at("round")).unwrap();
         let problem = format!("{:#}", write(&at("round"), "x").unwrap_err());

@@ -41,7 +41,7 @@ pub enum SessionError {
     /// Its states mean nothing to this engine. What they were computed from is still there: [`crate::SavedSession::tokens`].
     #[error(
         "the session was saved by an engine with the fingerprint {saved}, this one has {own}: another model, device, precision, \
-         context or build, whose states are not these; its tokens can be computed again"
+         context or build, whose states are not these"
     )]
     OtherEngine {
         /// Of the engine that saved it.

@@ -6,6 +6,10 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+/// The most files that one model is opened from. Each is a mapping of its own, of which systems allow a process some: Linux
+/// 65530 unless it is told otherwise, and says of more that there is no memory.
+pub(crate) const MAX_SHARDS: usize = 16_384;
+
 /// A read-only run of bytes, cheap to clone.
 #[derive(Clone)]
 pub struct Bytes(Inner);

@@ -213,6 +213,8 @@ const CONFIG: NamedFile<'_> = ("config.json", b"{\"model_type\":\"llama\"}");
 fn every_broken_folder_gives_the_error_that_names_it() {
     let (model, empty) = (file(HEADER, 30), file("{}", 0));
     let index = |map: &str| format!(r#"{{"metadata":{{}},"weight_map":{map}}}"#).into_bytes();
+    let listed: Vec<String> = (0..16_385).map(|i| format!("\"{i}\":\"{i}.safetensors\"")).collect();
+    let many = index(&format!("{{{}}}", listed.join(",")));
     let name = "model.safetensors.index.json";
     let escape = |file: &str| {
         let want = format!(
@@ -309,6 +311,11 @@ fn every_broken_folder_gives_the_error_that_names_it() {
             vec![CONFIG, (name, b"{\"weight_map\":{\"a\":\"gone.safetensors\"}}")],
             "DIR/model.safetensors.index.json lists files of weights (1), of which 1 is not in DIR: gone.safetensors; \
              download the missing files to that folder, or give a folder that is complete",
+        ),
+        (
+            vec![CONFIG, (name, &many)],
+            "DIR/model.safetensors.index.json: it lists more than the 16384 files that a model is opened from; fetch it again \
+             from where the model came",
         ),
         (
             vec![CONFIG, (name, b"{\"weight_map\":{\"z\":\"x.safetensors\"}}"), ("x.safetensors", &model)],

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use cpu::isa::CpuIsa;
 use cpu::{CpuBackend, CpuOptions};
+#[cfg(feature = "gpu")]
 use engine::ByteSize;
+#[cfg(feature = "gpu")]
 use gpu::{AdapterInfo, Backends, GpuBackend, GpuOptions};
+#[cfg(feature = "gpu")]
 pub use gpu::{Families, Profile};
 use graph::backend::Backend;
 
+#[cfg(feature = "gpu")]
 use crate::block_on::block_on;
 use crate::error::Error;
 
@@ -20,8 +24,10 @@ pub struct DeviceOptions {
     /// CPU instruction set by name (`scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod`); `None` is the best there is.
     pub isa: Option<String>,
     /// Limits and features that a GPU is opened with.
+    #[cfg(feature = "gpu")]
     pub gpu_limits: Profile,
     /// GPU kernel families that are used although probing would choose others.
+    #[cfg(feature = "gpu")]
     pub gpu_families: Families,
 }
 
@@ -59,13 +65,24 @@ pub enum DeviceKind {
         /// Place among [`gpu_adapters`] of the API, or the first.
         adapter: usize,
         /// The API; `None` is whichever the system has.
-        api: Option<Backends>,
+        api: Option<GpuApi>,
     },
 }
 
+/// What GPUs are spoken to through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuApi {
+    /// Vulkan.
+    Vulkan,
+    /// Metal.
+    Metal,
+    /// DirectX 12.
+    Dx12,
+}
+
 /// The APIs that name a device.
-const APIS: [(&str, Backends); 3] =
-    [("vulkan", Backends::VULKAN), ("metal", Backends::METAL), ("dx12", Backends::DX12)];
+const APIS: [(&str, GpuApi); 3] =
+    [("vulkan", GpuApi::Vulkan), ("metal", GpuApi::Metal), ("dx12", GpuApi::Dx12)];
 
 /// The names [`open_device`] knows; `gpu:1` is the second of the adapters that `gristmill devices` lists.
 pub fn device_names() -> &'static [&'static str] {
@@ -98,6 +115,7 @@ pub fn device_kinds(names: &str) -> Result<Vec<DeviceKind>, Error> {
 }
 
 /// The GPU adapters of this machine in the order that `gpu:N` counts in.
+#[cfg(feature = "gpu")]
 pub fn gpu_adapters() -> Vec<AdapterInfo> {
     block_on(gpu::adapters(None))
 }
@@ -106,20 +124,29 @@ pub fn gpu_adapters() -> Vec<AdapterInfo> {
 ///
 /// # Errors
 /// An unknown name, an instruction set this CPU lacks, too many threads or ones that the system refuses, a GPU that is not
-/// there or whose driver refuses.
+/// there or whose driver refuses; a GPU in a build without support for them.
 pub fn open_device(name: &str, options: &DeviceOptions) -> Result<Arc<dyn Backend>, Error> {
     match device_kind(name)? {
         DeviceKind::Cpu => Ok(Arc::new(open_cpu(options)?)),
+        #[cfg(feature = "gpu")]
         DeviceKind::Gpu { adapter, api } => Ok(Arc::new(open_gpu(name, adapter, api, options)?)),
+        #[cfg(not(feature = "gpu"))]
+        DeviceKind::Gpu { .. } => Err(no_gpus(name)),
     }
 }
 
 /// Keeps the graphics library's panics off standard error, for programs: it panics on a thread of its own when a GPU is lost, which
 /// requests are told as an error. Other panics go to the hook that was there.
 pub fn quiet_lost_devices() {
+    #[cfg(feature = "gpu")]
+    quiet_thread(gpu::GPU_THREAD);
+}
+
+#[cfg(feature = "gpu")]
+fn quiet_thread(name: &'static str) {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if std::thread::current().name() != Some(gpu::GPU_THREAD) {
+        if std::thread::current().name() != Some(name) {
             hook(panic);
         }
     }));
@@ -157,6 +184,9 @@ pub fn measure_peaks(
             let limits = limits.map_err(|e| Error::Device(e.to_string()))?;
             Ok(Some(Peaks { memory_bytes: limits.read_bytes, int_ops: Some(limits.int_ops) }))
         }
+        #[cfg(not(feature = "gpu"))]
+        [DeviceKind::Gpu { .. }] => Err(no_gpus(name)),
+        #[cfg(feature = "gpu")]
         [DeviceKind::Gpu { adapter, api }] => {
             let backend = open_gpu(name, adapter, api, options)?;
             let most = backend.copy_limit();
@@ -194,15 +224,29 @@ fn open_cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
     CpuBackend::new(CpuOptions { threads: options.threads, isa }).map_err(|e| Error::Device(e.to_string()))
 }
 
+#[cfg(not(feature = "gpu"))]
+fn no_gpus(name: &str) -> Error {
+    Error::Device(format!(
+        "{name} is a GPU, and this program was built without support for them: build it with the feature `gpu`, which is on \
+         unless --no-default-features takes it away"
+    ))
+}
+
+#[cfg(feature = "gpu")]
 fn open_gpu(
     name: &str,
     adapter: usize,
-    api: Option<Backends>,
+    api: Option<GpuApi>,
     options: &DeviceOptions,
 ) -> Result<GpuBackend, Error> {
+    let backends = api.map(|api| match api {
+        GpuApi::Vulkan => Backends::VULKAN,
+        GpuApi::Metal => Backends::METAL,
+        GpuApi::Dx12 => Backends::DX12,
+    });
     let options = GpuOptions {
         adapter: Some(adapter),
-        backends: api,
+        backends,
         profile: options.gpu_limits,
         families: options.gpu_families,
     };
@@ -210,11 +254,18 @@ fn open_gpu(
 }
 
 fn unknown(name: &str) -> Error {
-    let mut message = format!("there is no device `{name}`; there are {}", device_names().join(", "));
-    for (index, adapter) in gpu_adapters().iter().enumerate() {
-        message += &format!("\n  gpu:{index} is {adapter}");
+    let adapters: Vec<String>;
+    #[cfg(feature = "gpu")]
+    {
+        let adapter = |(index, adapter)| format!("\n  gpu:{index} is {adapter}");
+        adapters = gpu_adapters().iter().enumerate().map(adapter).collect();
     }
-    Error::Device(message)
+    #[cfg(not(feature = "gpu"))]
+    {
+        adapters = vec![];
+    }
+    let names = device_names().join(", ");
+    Error::Device(format!("there is no device `{name}`; there are {names}{}", adapters.concat()))
 }
 
 #[cfg(test)]
@@ -226,7 +277,7 @@ mod tests {
         assert_eq!(device_kind("cpu").unwrap(), DeviceKind::Cpu);
         assert_eq!(device_kind("gpu").unwrap(), DeviceKind::Gpu { adapter: 0, api: None });
         assert_eq!(device_kind("gpu:12").unwrap(), DeviceKind::Gpu { adapter: 12, api: None });
-        assert_eq!(device_kind("dx12").unwrap(), DeviceKind::Gpu { adapter: 0, api: Some(Backends::DX12) });
+        assert_eq!(device_kind("dx12").unwrap(), DeviceKind::Gpu { adapter: 0, api: Some(GpuApi::Dx12) });
         for name in ["", "gpu:", "gpu:x", "gpu:-1", "GPU", "abacus", "vulkan:1"] {
             let problem = device_kind(name).unwrap_err().to_string();
             assert!(problem.contains("metal") && problem.contains(&format!("`{name}`")), "{problem}");
@@ -236,6 +287,7 @@ mod tests {
     #[test]
     fn an_adapter_that_is_not_there_is_an_error_that_says_what_to_do() {
         let problem = open_device("gpu:99", &DeviceOptions::default()).err().unwrap().to_string();
-        assert!(problem.contains("99") && problem.contains("gristmill devices"), "{problem}");
+        let advice = if cfg!(feature = "gpu") { "gristmill devices" } else { "the feature `gpu`" };
+        assert!(problem.contains("99") && problem.contains(advice), "{problem}");
     }
 }

@@ -37,6 +37,9 @@
 //! **Errors.** Every [`Error`] says what was wrong, where, and what to do. Files are not trusted: whatever is in them ends in
 //! a value or an error.
 //!
+//! **Features.** `gpu`, on by default, is what runs models on GPUs; without it (`default-features = false`) there is less to build,
+//! and naming a GPU is an error that says so.
+//!
 //! **Versions.** What is re-exported here keeps to semantic versioning. Errors, events and results may grow, and are
 //! `non_exhaustive`; options may too, so write them with `..Default::default()` or with their methods. [`parts`] is for tools
 //! of this repository and changes with it.
@@ -67,9 +70,11 @@ pub use block_on::next_events;
 pub use chat::{Chat, ChatStats, Reply, Resumption};
 #[cfg(not(target_arch = "wasm32"))]
 pub use device::{
-    DeviceKind, DeviceOptions, Families, Peaks, Profile, device_kind, device_kinds, device_names,
-    gpu_adapters, measure_peaks, most_threads, open_device, open_devices, quiet_lost_devices,
+    DeviceKind, DeviceOptions, GpuApi, Peaks, device_kind, device_kinds, device_names, measure_peaks,
+    most_threads, open_device, open_devices, quiet_lost_devices,
 };
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub use device::{Families, Profile, gpu_adapters};
 pub use engine::sampling::{self, SamplingOptions, Stage};
 pub use engine::{
     ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, SavedSession,
@@ -96,7 +101,9 @@ pub use tokenizer::{tokenizer_metadata, tokenizer_of};
 /// Lower layers, for tools that look inside. They change from version to version.
 pub mod parts {
     #[cfg(not(target_arch = "wasm32"))]
-    pub use {cpu, gpu};
+    pub use cpu;
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub use gpu;
     pub use {engine, formats, graph, models, tensor, text};
 }
 

@@ -114,8 +114,7 @@ impl Files {
 pub fn tokenizer_metadata(checkpoint: &Checkpoint, size: usize) -> Result<Vec<(String, Value)>, Error> {
     let vocab = GgufVocab::from_json(Files::of(checkpoint)?.json(), size)?;
     let ids = vocab.token_ids();
-    let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-    let tokens: Strings = vocab.tokens.iter().map(lossy).collect();
+    let tokens = texts(&vocab.tokens)?;
     let mut all = vec![("model".to_owned(), Value::String(vocab.model))];
     let mut add = |key: &str, value: Option<Value>| all.extend(value.map(|value| (key.to_owned(), value)));
     add("pre", vocab.pre.map(Value::String));
@@ -138,4 +137,26 @@ pub fn tokenizer_metadata(checkpoint: &Checkpoint, size: usize) -> Result<Vec<(S
         named.map(|(name, source)| (format!("tokenizer.chat_template.{name}"), Value::String(source))),
     );
     Ok(all)
+}
+
+/// Tokens as a GGUF file holds them: texts.
+fn texts(tokens: &[Vec<u8>]) -> Result<Strings, Error> {
+    let text = |(id, token): (usize, &Vec<u8>)| match std::str::from_utf8(token) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) => Err(TokenizerError::NotInGguf(format!("token {id}, whose bytes are no UTF-8"))),
+    };
+    Ok(tokens.iter().enumerate().map(text).collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_that_are_no_texts_are_refused_and_never_changed() {
+        let read = texts(&[b"a".to_vec(), "\u{fffd}".into()]).unwrap();
+        assert_eq!(read.iter().collect::<Vec<_>>(), ["a", "\u{fffd}"]);
+        let problem = texts(&[b"a".to_vec(), b"\xff".to_vec()]).err().unwrap().to_string();
+        assert!(problem.contains("token 1") && problem.contains("cannot be converted"), "{problem}");
+    }
 }

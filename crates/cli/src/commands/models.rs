@@ -186,15 +186,17 @@ fn named(fetcher: &Fetcher, mut all: Vec<Kept>, name: &str) -> Result<Vec<Kept>>
         Some(Source::Hub(source)) => fetcher.store.of_hub(&source).into_iter().map(|s| s.folder).collect(),
         _ => vec![],
     };
+    let names: Vec<String> = all.iter().map(|kept| kept.name.clone()).collect();
     let exact = all.iter().any(|kept| kept.name == name);
     all.retain(|kept| {
         let of_hub = kept.stored.as_ref().is_some_and(|s| folders.contains(&s.folder));
         if exact { kept.name == name } else { kept.name.eq_ignore_ascii_case(name) || of_hub }
     });
     if all.is_empty() {
-        return Err(Usage::error(format!(
-            "`{name}` was not fetched: `gristmill models list` prints what was"
-        )));
+        return Err(Usage::error(match &names[..] {
+            [] => format!("`{name}` was not fetched: nothing was"),
+            names => format!("`{name}` was not fetched; what was:\n  {}", names.join("\n  ")),
+        }));
     }
     Ok(all)
 }
@@ -209,8 +211,7 @@ fn verify(fetcher: &Fetcher, names: &[String]) -> Result<()> {
     };
     let mut damaged = 0;
     for kept in &kept {
-        let bar = byte_bar("reading");
-        bar.set_length(kept.bytes());
+        let bar = byte_bar("reading", Some(kept.bytes()));
         let problem =
             kept.files.iter().find_map(|(path, bytes, sha256)| match sum_of(path, |n| bar.inc(n)) {
                 Ok(got) if got.bytes == *bytes && got.sha256 == *sha256 => None,

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     }
 
     let mut engine = load(&path, checkpoint, &args.load.options())?;
-    describe(&engine);
+    describe(&path, &engine);
     let context = engine.cache_size().context;
     if ids.len() > context {
         bail!(

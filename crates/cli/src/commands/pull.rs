@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::args::{CACHE_DIR, within};
+use crate::args::{CACHE_DIR, whole, within};
 use crate::catalogue;
 use crate::error::{Usage, told};
-use crate::fetch::{Fetcher, WebOptions};
-use crate::output::{results, say};
+use crate::fetch::{self, Fetcher, WebOptions};
+use crate::output::{results, say, visible};
 
 /// Fetch models, to be used offline from then on; prints where each is
 ///
@@ -32,7 +32,7 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     allow_http: bool,
     /// How often what may pass (a broken connection, a busy server) is tried again without a byte gained
-    #[arg(long, value_name = "N", default_value_t = WebOptions::default().retries)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>("--retries 5"), default_value_t = WebOptions::default().retries)]
     retries: u32,
     /// Seconds that a server may be silent
     #[arg(long, value_name = "SECONDS", value_parser = seconds,
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
     let fetcher = Fetcher::new(args.cache_dir.as_deref(), options)?;
     let sources = args.names.iter().map(|name| {
         let source = fetcher.source(name).map_err(|e| Usage::error(format!("{e:#}")))?;
-        source.ok_or_else(|| Usage::error(unknown(name)))
+        source.ok_or_else(|| Usage::error(fetch::unknown(name, "is no model of the catalogue")))
     });
     // A name that cannot be used is told before anything is fetched.
     let sources = sources.collect::<Result<Vec<_>>>()?;
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
             Err(error) if sources.len() == 1 => return Err(error),
             Err(error) => {
                 failed += 1;
-                say(format_args!("{name}: {}", told(&error)));
+                say(visible(&format!("{name}: {}", told(&error))));
             }
         }
     }
@@ -84,16 +84,4 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
         bail!("{failed} of {} could not be fetched", sources.len());
     }
     Ok(())
-}
-
-/// What is wrong with a name that is of no form.
-fn unknown(name: &str) -> String {
-    if crate::fetch::source::is_repository(name) {
-        return format!("`{name}` may be a repository of the hub: that is hf:{name}");
-    }
-    let names: Vec<&str> = catalogue::ENTRIES.iter().map(|e| e.name).collect();
-    format!(
-        "`{name}` is no model of the catalogue ({}): repositories of the hub are named hf:owner/name",
-        names.join(", ")
-    )
 }

@@ -77,6 +77,23 @@ impl Failure {
         }
     }
 
+    /// Whether nobody was reached at all. That rarely passes by waiting: a name is wrong, or this computer is offline.
+    pub(crate) fn is_unreached(&self) -> bool {
+        match &self.0.kind {
+            Kind::Transport(error) => {
+                !is_tls(error)
+                    && (is_lookup(error)
+                        || is_refused(error)
+                        || matches!(
+                            error,
+                            ureq::Error::ConnectionFailed
+                                | ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
+                        ))
+            }
+            _ => false,
+        }
+    }
+
     /// How long the server wants to be left alone.
     pub(crate) fn wait(&self) -> Option<Duration> {
         match self.0.kind {
@@ -95,6 +112,28 @@ fn passes(error: &ureq::Error) -> bool {
             | ureq::Error::ConnectionFailed
     )
 }
+
+/// Whether the name of a host leads nowhere. The standard library has no kind for that.
+fn is_lookup(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::HostNotFound => true,
+        ureq::Error::Io(error) => error.to_string().contains("failed to lookup address"),
+        _ => false,
+    }
+}
+
+/// Whether the system says that there is no way to the host, or nobody there.
+fn is_refused(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{
+        AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable,
+    };
+    let kinds = [AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable];
+    matches!(error, ureq::Error::Io(error) if kinds.contains(&error.kind()))
+}
+
+/// What to do where nobody was reached.
+const OFFLINE: &str = "check the connection to the internet, and HTTPS_PROXY if there is a proxy. What was fetched before needs no \
+                       connection: `gristmill models` lists it, and `-m FILE` takes a file that is here";
 
 fn is_tls(error: &ureq::Error) -> bool {
     match error {
@@ -126,20 +165,19 @@ impl fmt::Display for Failure {
                 "the connection to {host} is not secure: {error}. Check this computer's clock; where a proxy looks into \
                  connections, its certificate has to be in the system's store"
             ),
-            Kind::Transport(ureq::Error::HostNotFound) => write!(
-                f,
-                "{host} is not found: check the connection to the internet, and HTTPS_PROXY if there is a proxy"
-            ),
-            Kind::Transport(ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)) => write!(
-                f,
-                "{host} does not answer: check the connection to the internet, and HTTPS_PROXY if there is a proxy"
-            ),
+            Kind::Transport(error) if is_lookup(error) => write!(f, "{host} is not found: {OFFLINE}"),
+            Kind::Transport(ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)) => {
+                write!(f, "{host} does not answer: {OFFLINE}")
+            }
             Kind::Transport(ureq::Error::Timeout(_)) => write!(f, "{host} answers no more"),
             Kind::Transport(ureq::Error::ConnectProxyFailed(words)) => {
                 write!(f, "the proxy that HTTPS_PROXY names does not lead to {host}: {words}")
             }
             Kind::Transport(ureq::Error::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                write!(f, "nobody answers at {at}: the connection was refused")
+                write!(f, "nobody answers at {at}: the connection was refused; {OFFLINE}")
+            }
+            Kind::Transport(error) if self.is_unreached() => {
+                write!(f, "{host} is not reached ({error}): {OFFLINE}")
             }
             Kind::Transport(error) => write!(f, "{at} cannot be read: {error}"),
             Kind::Broken { got, of, cause } => {

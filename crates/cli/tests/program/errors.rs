@@ -17,7 +17,7 @@ fn a_wrong_command_line_ends_with_2() {
     let errors = fails(&["run", "-m", &model, "--temperature", "-1", "x"], 2);
     assert!(errors.contains("temperature") && errors.contains("-1"), "{errors}");
     let errors = fails(&["run", "-m", &model, "--top-k", "0", "x"], 2);
-    assert!(errors.contains("top_k"), "{errors}");
+    assert!(errors.contains("--top-k is 0"), "{errors}");
     let errors = fails(&["run", "-m", &model, "--logit-bias", "5", "x"], 2);
     assert!(errors.contains("42=-1.5"), "{errors}");
     let errors = fails(&["run", "-m", &model, "--stop", "", "x"], 2);
@@ -205,8 +205,11 @@ fn a_probe_that_is_too_large_is_an_error() {
 fn a_model_that_is_not_there_is_named_with_what_was_expected() {
     for command in [&["run", "-m", "no/such.gguf", "x"][..], &["inspect", "-m", "no/such.gguf"]] {
         let errors = fails(command, 1);
-        assert!(errors.contains("no/such.gguf does not exist"), "{errors}");
-        assert!(errors.contains("GGUF file") && errors.contains("folder"), "{errors}");
+        assert!(errors.contains("no/such.gguf does not exist: the folder no is not there"), "{errors}");
+    }
+    let errors = fails(&["inspect", "-m", "none.gguf"], 1);
+    for part in ["none.gguf does not exist", "GGUF file", "folder"] {
+        assert!(errors.contains(part), "{errors}");
     }
 }
 
@@ -354,5 +357,57 @@ fn an_architecture_that_is_not_known_is_told_before_missing_weights() {
             let errors = fails(&[command, &["-m", folder]].concat(), 1);
             assert!(errors.contains("model.safetensors") || errors.contains("model-00001"), "{errors}");
         }
+    }
+}
+
+/// A model that is named otherwise than a command line names it.
+#[test]
+fn who_names_a_model_in_another_way_is_told_how() {
+    let model = tests("goldens-gguf/llama.gguf");
+    for args in [
+        &["inspect", &model][..],
+        &["chat", &model],
+        &["plan", &model, "-c", "64"],
+        &["tokenize", &model, "Hello", "x"],
+    ] {
+        let word = if args[0] == "tokenize" { "Hello" } else { &model };
+        let errors = fails(args, 2);
+        let tip = format!("a model is named with -m: gristmill {} -m {word}", args[0]);
+        assert!(errors.contains(&tip), "{args:?}: {errors}");
+    }
+    for args in [&["inspect", "--abacus"][..], &["models", "list", "x"]] {
+        let errors = fails(args, 2);
+        assert!(!errors.contains("named with -m"), "{args:?}: {errors}");
+    }
+    for (name, near) in [("smollm2", "did you mean smollm2-135m-instruct?"), ("abacus", "gemma-3-270m")] {
+        for args in [&["run", "-m", name, "x"][..], &["inspect", "-m", name], &["pull", name]] {
+            let errors = fails(args, 2);
+            for part in [near, "qwen2.5-coder-1.5b-instruct", "hf:owner/name"] {
+                assert!(errors.contains(part), "{args:?}: {part:?} is not in {errors}");
+            }
+        }
+    }
+}
+
+#[test]
+fn options_that_take_numbers_say_how_they_are_given() {
+    for (args, example) in [
+        (&["run", "--temperature", "cold", "x"][..], "must be a number, as in `--temperature 0.7`"),
+        (&["run", "--top-p", "x", "x"], "must be a number, as in `--top-p 0.9`"),
+        (&["run", "--min-p", "x", "x"], "as in `--min-p 0.05`"),
+        (&["run", "--repetition-penalty", "x", "x"], "as in `--repetition-penalty 1.1`"),
+        (&["chat", "--presence-penalty", "x"], "as in `--presence-penalty 0.5`"),
+        (&["chat", "--frequency-penalty", "x"], "as in `--frequency-penalty 0.5`"),
+        (&["chat", "--top-k", "1.5"], "as in `--top-k 40`"),
+        (&["run", "--seed", "1.5", "x"], "must be a whole number of at least 0, as in `--seed 1`"),
+        (&["run", "--logprobs", "many", "x"], "as in `--logprobs 3`"),
+        (&["pull", "--retries", "often", "x"], "as in `--retries 5`"),
+    ] {
+        let errors = fails(args, 2);
+        assert!(errors.contains(example) && errors.contains(args[1]), "{args:?}: {errors}");
+        // The example is one that is taken.
+        let flag: Vec<&str> = example.split('`').nth(1).unwrap().split(' ').collect();
+        let taken = [&args[..1], &flag, &["--no-such-option"]].concat();
+        assert!(fails(&taken, 2).contains("--no-such-option"), "{taken:?}");
     }
 }

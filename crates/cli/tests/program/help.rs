@@ -177,3 +177,23 @@ fn help_that_cannot_be_written_is_an_error() {
         assert_eq!((code, errors.as_str()), (Some(0), ""), "{args:?}");
     }
 }
+
+/// Types are called what they are called elsewhere, in help, completions and errors; any case is read.
+#[test]
+fn types_are_shown_as_people_write_them() {
+    let bash = ok(&["completions", "bash"]);
+    for (args, code) in [
+        (&["quantize", "a", "b", "abacus"][..], 2),
+        (&["quantize", "a", "b", "Q8_0", "--tensor-type", "x=abacus"], 2),
+        (&["synth", "--shape", "tiny", "--quant", "abacus", "x"], 2),
+    ] {
+        let errors = fails(args, code);
+        for name in ["Q4_K", "BF16", "IQ4_XS"] {
+            assert!(errors.contains(name) && !errors.contains(&name.to_lowercase()), "{args:?}: {errors}");
+        }
+    }
+    let help = ok(&["quantize", "--help"]);
+    for text in [&bash, &help] {
+        assert!(text.contains("Q4_K_M") && !text.contains("q4_k_m"), "{text}");
+    }
+}

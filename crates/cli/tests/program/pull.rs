@@ -250,8 +250,20 @@ fn nobody_at_the_address_is_told_as_such() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let (code, _, errors) = hub.run(&["pull", F32, "--hub", &address, "--retries", "0"]);
-    assert!(code == Some(1) && errors.contains("connection was refused"), "{errors}");
+    // As many retries as one likes: who is offline is told soon, once, and what there is without a connection.
+    for (hub_address, cause) in
+        [(address.as_str(), "connection was refused"), ("https://hub.invalid", "hub.invalid is not")]
+    {
+        for name in [F32.to_owned(), format!("{hub_address}/model.gguf")] {
+            let start = std::time::Instant::now();
+            let (code, _, errors) = hub.run(&["pull", &name, "--hub", hub_address, "--retries", "9"]);
+            assert!(code == Some(1) && errors.contains(cause), "{errors}");
+            assert!(["`gristmill models`", "`-m FILE`"].iter().all(|part| errors.contains(part)), "{errors}");
+            assert_eq!(errors.matches("check the connection").count(), 1, "{errors}");
+            // A resolver may take its own time, nine waits from half a second would take minutes.
+            assert!(!errors.contains("going on in") && start.elapsed() < Duration::from_secs(60), "{errors}");
+        }
+    }
     // Whoever answers there speaks no TLS.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let tls = format!("https://{}", listener.local_addr().unwrap());
@@ -477,7 +489,10 @@ fn fetched_models_are_listed_verified_and_removed() {
     assert!(code == Some(0) && out.contains("removed") && out.contains("KiB free again"), "{out}");
     assert!(!Path::new(&path).exists() && hub.run(&["models"]).1.lines().count() == 1);
     let (code, _, errors) = hub.run(&["models", "remove", "hf:owner/tiny:F32"]);
-    assert!(code == Some(2) && errors.contains("was not fetched"), "{errors}");
+    assert!(
+        code == Some(2) && errors.contains("was not fetched; what was:\n  hf:owner/tiny:tiny-Q4_K_M.gguf"),
+        "{errors}"
+    );
     // A later commit lies beside the earlier one until that is removed.
     hub.change("tiny-Q4_K_M.gguf", llama());
     let (_, out, errors) = hub.run(&["pull", "hf:owner/tiny:Q4_K_M"]);

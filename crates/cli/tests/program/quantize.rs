@@ -52,7 +52,7 @@ fn every_mix_gives_a_model_that_answers_nearly_the_same() {
         assert!(off <= near, "{mix}: {off}");
         sizes.push((mix, std::fs::metadata(&out).unwrap().len()));
         let again = dir.path().join("again.gguf").to_str().unwrap().to_owned();
-        ok(&["quantize", &model, &again, mix, "-t", "3"]);
+        ok(&["quantize", &model, &again, mix, "-t", "3", "--force"]);
         assert!(std::fs::read(&out).unwrap() == std::fs::read(&again).unwrap(), "{mix} with other threads");
     }
     assert!(sizes[0].1 > 6 * sizes[10].1, "{sizes:?}");
@@ -89,7 +89,7 @@ fn a_killed_run_leaves_the_old_file_and_the_next_one_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let model = large(dir.path());
     let out = dir.path().join("out.gguf");
-    let args = ["quantize", &model, out.to_str().unwrap(), "q4_k_m", "-t", "1"];
+    let args = ["quantize", &model, out.to_str().unwrap(), "q4_k_m", "-t", "1", "--force"];
     let left = || {
         let names =
             std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap());
@@ -161,7 +161,7 @@ fn folders_become_files_that_give_the_same_answers() {
             serde_json::from_str(&ok(&["inspect", "-m", &folder, "--json"])).unwrap();
         let types = shown["tensors"].as_array().unwrap().iter();
         let mix = if types.clone().any(|t| t["type"] == "BF16") { "bf16" } else { "f32" };
-        ok(&["quantize", &folder, &out, mix]);
+        ok(&["quantize", &folder, &out, mix, "--force"]);
         let ids = golden_ids(case, "input_ids");
         let (want, have) = (logits(&folder, &ids, &[]), logits(&out, &ids, &[]));
         // The divisors of Llama 3.1 are rounded in files.
@@ -171,7 +171,7 @@ fn folders_become_files_that_give_the_same_answers() {
         for text in ["the quick brown fox jumps", " over 12 lazy dogs'\n\n ü 你", "<s>a<|im_end|> b"] {
             assert_eq!(tokenize(&folder, text), tokenize(&out, text), "{case} {text:?}");
         }
-        ok(&["quantize", &folder, &out, "q8_0"]);
+        ok(&["quantize", &folder, &out, "q8_0", "--force"]);
         ok(&["plan", "-m", &out]);
     }
     // A template, several ends of generation, and fewer bits.
@@ -185,7 +185,7 @@ fn folders_become_files_that_give_the_same_answers() {
     .unwrap();
     std::fs::write(folder.join("generation_config.json"), "{\"eos_token_id\": [2, 4, 7]}").unwrap();
     let folder = folder.to_str().unwrap();
-    ok(&["quantize", folder, &out, "bf16"]);
+    ok(&["quantize", folder, &out, "bf16", "--force"]);
     for args in [&["run", "-n", "8", "hi"][..], &["run", "-n", "3", "--raw", "the"]] {
         let with = |model: &str| ok(&[args, &["-m", model]].concat());
         assert_eq!(with(folder), with(&out));
@@ -238,4 +238,26 @@ fn what_cannot_be_done_is_said() {
         assert!(error.contains(words), "{args:?}: {error}");
     }
     assert!(!std::path::Path::new(&out).exists());
+}
+
+#[test]
+fn a_file_that_is_there_is_written_over_on_demand_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = synth(dir.path(), "q4_0");
+    let out = dir.path().join("out.gguf").to_str().unwrap().to_owned();
+    std::fs::write(&out, "of somebody else").unwrap();
+    let errors = fails(&["quantize", &model, &out, "F16"], 2);
+    assert!(errors.contains("out.gguf is there already") && errors.contains("--force"), "{errors}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "of somebody else");
+    let output = gristmill(&["quantize", &model, &out, "F16", "--force"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && errors.contains("is larger than what it was made of: F16"),
+        "{errors}"
+    );
+    // No word of that where the file became smaller.
+    let small = dir.path().join("small.gguf").to_str().unwrap().to_owned();
+    let output = gristmill(&["quantize", &out, &small, "Q4_0"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("larger"), "{errors}");
 }

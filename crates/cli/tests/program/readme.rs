@@ -151,6 +151,18 @@ fn default_cache() -> Option<PathBuf> {
     dir.join("SmolLM2-135M-Instruct.Q4_1.gguf").exists().then_some(dir)
 }
 
+/// Installing comes first, and asks for what the workspace does.
+#[test]
+fn the_readme_says_how_to_install_before_anything_is_used() {
+    let workspace = include_str!("../../../../Cargo.toml");
+    let version = workspace.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(README.contains(&format!("Rust {version} or newer")), "Rust {version}");
+    let at = |text: &str| README.find(text).unwrap_or_else(|| panic!("{text} is not there"));
+    assert!(at("git clone") < at("cargo install") && at("cargo install") < at("gristmill run"));
+    // A shell makes no folders for what it writes.
+    assert!(at("mkdir -p ~/.local/share/bash-completion/completions") < at("gristmill completions bash >"));
+}
+
 #[test]
 fn transcripts_are_read_and_compared() {
     let text = "```console network\n$ one \\\n  two\n...\nshown ... here\n$ three\n```\n```sh\n$ four\n```\n";

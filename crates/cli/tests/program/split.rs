@@ -96,7 +96,7 @@ fn no_file_of_a_folder_is_written_over() {
     }
     // What was made before is made again.
     for _ in 0..2 {
-        ok(&["quantize", model, &at("out.gguf"), "q8_0"]);
+        ok(&["quantize", model, &at("out.gguf"), "q8_0", "--force"]);
         ok(&[
             "inspect",
             "-m",

@@ -54,7 +54,7 @@ fn a_seed_is_a_model_whatever_the_threads() {
 #[test]
 fn what_cannot_be_written_is_refused_with_the_reason() {
     let errors = fails(&["synth", "--shape", "tiny", "--quant", "q9", "x"], 2);
-    assert!(errors.contains("q4_0") && errors.contains("bf16"), "{errors}");
+    assert!(errors.contains("Q4_0") && errors.contains("BF16"), "{errors}");
     let errors = fails(&["synth", "--shape", "huge", "--quant", "q4_0", "x"], 2);
     assert!(errors.contains("huge") && errors.contains("qwen3-8b"), "{errors}");
     let errors = fails(&["synth", "--shape", "gemma-3-1b", "--quant", "q4_k", "x"], 2);

@@ -46,8 +46,10 @@ pub enum GgufError {
     /// `general.alignment` is not usable.
     #[error("general.alignment is {0}, not a power of two")]
     Alignment(u32),
-    /// More shards than can be named.
-    #[error("split.count claims {count} shards, at most {limit} are valid")]
+    /// More shards than are opened at once.
+    #[error(
+        "split.count claims {count} shards, which are more files than the {limit} that a model is opened from"
+    )]
     SplitCount { count: u64, limit: u64 },
     /// A shard beyond the last.
     #[error("split.no is {no}, and counts from 0 to below split.count, which is {count}")]

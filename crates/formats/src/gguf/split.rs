@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use super::error::GgufError;
 use super::metadata::GgufMetadata;
 
-/// `split.count` and `split.no` are u16 where they are written.
-const MAX_SHARDS: u64 = u16::MAX as u64;
+/// Fits `split.count` and `split.no`, which are u16 where they are written.
+const MAX_SHARDS: u64 = crate::bytes::MAX_SHARDS as u64;
 
 /// A file's place in a split model, from its `split.*` keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Split {
     /// Which shard it is, from 1 (`split.no` counts from 0).
     pub number: u32,
-    /// Shards in all, at least 2 and at most 65535.
+    /// Shards in all, at least 2 and at most 16384.
     pub count: u32,
     /// Tensors of all shards together, where the file says it.
     pub tensors: Option<u64>,

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::{SafetensorsError, SafetensorsFile, TensorInfo};
-use crate::bytes::{Bytes, read_file};
+use crate::bytes::{Bytes, MAX_SHARDS, read_file};
 use crate::listing::{names, of_missing};
 use crate::sniff::{Foreign, clip};
 
@@ -227,6 +227,11 @@ fn open_shards(dir: &Path, index_path: &Path, index: &Value) -> Result<Shards, F
         }
         let shard = match shards.get_index_of(file) {
             Some(shard) => shard,
+            None if shards.len() == MAX_SHARDS => {
+                return Err(json(format!(
+                    "it lists more than the {MAX_SHARDS} files that a model is opened from"
+                )));
+            }
             None => shards.insert_full(file, open_shard(&dir.join(file))?).0,
         };
         // Those that are not there are all named below.

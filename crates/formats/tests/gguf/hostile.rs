@@ -178,7 +178,7 @@ const MUTATIONS: &[Mutation] = &[
     (
         "four thousand million shards",
         |f| (f.set_u32("split.count", u32::MAX), f.set_u32("split.no", 0)).0,
-        "split.count claims 4294967295 shards, at most 65535 are valid",
+        "split.count claims 4294967295 shards, which are more files than the 16384 that a model is opened from",
     ),
     (
         "a negative number of shards",

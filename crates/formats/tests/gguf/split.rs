@@ -263,12 +263,12 @@ fn claims_of_many_shards_cost_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut shards = shards();
     // The most that can be, of which one is there; and more, under a name that says the same.
-    for count in [65535u32, 65536, u32::MAX] {
+    for count in [16384u32, 16385, 65535, u32::MAX] {
         shards[0].set("split.count", Value::U32(count));
         let path = dir.path().join(format!("m-00001-of-{count:05}.gguf"));
         // The writer refuses what the reader does.
         let bytes = match count {
-            65535 => shards[0].bytes(),
+            16384 => shards[0].bytes(),
             _ => {
                 let mut raw = RawGguf::valid();
                 raw.set_u32("split.count", count);
@@ -279,7 +279,7 @@ fn claims_of_many_shards_cost_nothing() {
         std::fs::write(&path, bytes).expect("written");
         let error = Checkpoint::open(&path).unwrap_err().to_string();
         match count {
-            65535 => assert!(error.contains("of which 65534 are not in") && error.len() < 1000, "{error}"),
+            16384 => assert!(error.contains("of which 16383 are not in") && error.len() < 1000, "{error}"),
             _ => assert!(error.contains(&format!("split.count claims {count} shards")), "{error}"),
         }
     }

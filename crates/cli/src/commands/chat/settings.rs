@@ -75,7 +75,7 @@ fn optional<T: FromStr>(name: &str, given: &str) -> Result<Option<T>, String> {
     if given == OFF || given == "none" {
         return Ok(None);
     }
-    let whole = |_| format!("{name} needs a whole number, or `{OFF}`");
+    let whole = |_| format!("{name} needs a whole number, as in `/set {name} 40`, or `{OFF}`");
     given.parse().map(Some).map_err(|_: T::Err| whole(()))
 }
 

@@ -1,22 +1,23 @@
 //! The conversation: turns and commands, answers on standard output, all else on standard error.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::path::Path;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gristmill::parts::formats::Bytes;
 use gristmill::{
-    ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Reply, Resumption, SavedSession,
-    StopReason,
+    ByteSize, Chat, Content, EngineError, Error, Generate, Interrupt, Message, Reply, Resumption,
+    SavedSession, StopReason,
 };
 
 use super::command::{self, Command};
 use super::settings;
 use crate::error::told;
-use crate::output::{error, note, results, say, warn};
-use crate::whole::write_bytes;
+use crate::output::{error, note, results, say, visible, warn};
+use crate::whole::write_private;
 
 /// What comes after a turn.
 pub(super) enum Next {
@@ -50,11 +51,49 @@ pub(super) struct Talk<'l> {
     pub(super) chat: Chat<'l>,
     pub(super) interrupt: Interrupt,
     options: Generate,
+    /// The file that the conversation goes to on leaving.
+    session: Option<PathBuf>,
+    /// The messages when they were last loaded, or saved where they are kept.
+    kept: Vec<Message>,
+    /// The command line that goes on with a saved conversation, less its file.
+    resume: String,
 }
 
 impl<'l> Talk<'l> {
-    pub(super) fn new(chat: Chat<'l>, options: Generate) -> Talk<'l> {
-        Talk { chat, interrupt: Interrupt::new(), options }
+    /// A conversation without a file; `resume` is the command line that loads one in place of it, less the file.
+    pub(super) fn new(chat: Chat<'l>, options: Generate, resume: String) -> Talk<'l> {
+        Talk { chat, interrupt: Interrupt::new(), options, session: None, kept: vec![], resume }
+    }
+
+    /// Gives the conversation a file: goes on with what is in it, or begins what will be.
+    pub(super) fn keep_in(&mut self, path: &Path) -> Result<()> {
+        if is_new(path) {
+            note(format_args!(
+                "{} is not there yet: a new conversation begins, and is saved there on leaving",
+                path.display()
+            ));
+        } else {
+            self.load(path)?;
+        }
+        self.session = Some(path.to_owned());
+        Ok(())
+    }
+
+    /// Saves a conversation that has a file, if there is something new in it. Where it has none, that is told at a terminal.
+    pub(super) fn leave(&mut self, typed: bool) -> Result<()> {
+        let messages = self.chat.messages();
+        let said = !self.kept.is_empty() || messages.iter().any(|message| message.role == "user");
+        if !said || messages == self.kept {
+            return Ok(());
+        }
+        match self.session.clone() {
+            Some(path) => self.save(&path)?,
+            None if typed => note(
+                "what was said since the start or the last /save is not kept; `gristmill chat --session FILE` saves on leaving",
+            ),
+            None => {}
+        }
+        Ok(())
     }
 
     /// Follows a line: a command, or something that is said.
@@ -66,7 +105,7 @@ impl<'l> Talk<'l> {
         match command.map_err(Mistake::Told)? {
             Command::Help => say(command::help()),
             Command::System("") => match self.chat.system() {
-                Some(text) => say(text),
+                Some(text) => say(visible(text)),
                 None => note("there is no system message"),
             },
             Command::System("none") => self.chat.set_system(None),
@@ -74,7 +113,7 @@ impl<'l> Talk<'l> {
             Command::Set("") => say(settings::list(&self.options)),
             Command::Set(text) => note(settings::set(&mut self.options, text).map_err(Mistake::Told)?),
             Command::Save(path) => self.save(Path::new(path)).map_err(|e| Mistake::Told(told(&e)))?,
-            Command::Load(path) => self.load(Path::new(path)).map_err(|e| Mistake::Told(told(&e)))?,
+            Command::Load(path) => self.change_to(Path::new(path)).map_err(|e| Mistake::Told(told(&e)))?,
             Command::Undo => match self.chat.undo() {
                 Some(text) => note(format_args!("taken back: {text}")),
                 None => return Err(Mistake::Told("there is nothing to take back".to_owned())),
@@ -91,7 +130,7 @@ impl<'l> Talk<'l> {
             Command::History => {
                 for message in self.chat.messages() {
                     if let Content::Text(text) = &message.content {
-                        say(format_args!("\x1b[1m{}:\x1b[0m {text}", message.role));
+                        say(format_args!("\x1b[1m{}:\x1b[0m {}", visible(&message.role), visible(text)));
                     }
                 }
             }
@@ -113,11 +152,21 @@ impl<'l> Talk<'l> {
         print(reply.until(&self.interrupt), &options, context)
     }
 
-    /// Goes on with a saved conversation.
-    pub(super) fn load(&mut self, path: &Path) -> Result<()> {
+    /// Goes on with a saved conversation in place of this one. Of those that have files each goes to its own.
+    fn change_to(&mut self, path: &Path) -> Result<()> {
+        self.leave(false)?;
+        self.load(path)?;
+        if let Some(session) = &mut self.session {
+            path.clone_into(session);
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, path: &Path) -> Result<()> {
         let cannot = || format!("{} cannot be loaded", path.display());
         let bytes = Bytes::map(path).with_context(cannot)?;
         let resumption = self.chat.load(&bytes).map_err(anyhow::Error::from).with_context(cannot)?;
+        self.kept = self.chat.messages().to_vec();
         match resumption {
             Resumption::Restored(tokens) => note(format_args!(
                 "{}: {} messages, {tokens} tokens in the cache",
@@ -138,9 +187,18 @@ impl<'l> Talk<'l> {
             bail!("{} is there and is no saved session: give another name", path.display());
         }
         let bytes = self.chat.save()?;
-        write_bytes(path, &bytes)?;
-        let size = ByteSize(bytes.len() as u64);
-        note(format_args!("{}: {} messages, {size}", path.display(), self.chat.messages().len()));
+        write_private(path, &bytes)?;
+        if self.session.as_deref().is_none_or(|session| session == path) {
+            self.kept = self.chat.messages().to_vec();
+        }
+        note(format_args!(
+            "{}: {} messages, {}; to go on with it: {} {}",
+            path.display(),
+            self.chat.messages().len(),
+            ByteSize(bytes.len() as u64),
+            self.resume,
+            quoted(path.as_os_str())
+        ));
         Ok(())
     }
 
@@ -166,6 +224,24 @@ impl<'l> Talk<'l> {
             options.sampling.seed.get_or_insert_with(gristmill::fresh_seed);
         }
         options
+    }
+}
+
+/// Whether a conversation of this file is yet to begin.
+pub(super) fn is_new(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(there) => there.is_file() && there.len() == 0,
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    }
+}
+
+/// A word as shells read it.
+pub(super) fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 

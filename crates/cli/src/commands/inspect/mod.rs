@@ -214,7 +214,7 @@ fn print_text(
 
 fn describe(out: &mut impl Write, info: &ModelInfo) -> Result<()> {
     if !info.name.is_empty() {
-        writeln!(out, "name          {}", info.name)?;
+        writeln!(out, "name          {}", one_line(&info.name))?;
     }
     writeln!(out, "architecture  {}", info.architecture)?;
     writeln!(out, "parameters    {}", info.parameters)?;

@@ -4,8 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use gristmill::Checkpoint;
+use gristmill::parts::formats::Bytes;
 use gristmill::parts::tensor::{DType, blocks};
+use gristmill::{ByteSize, Checkpoint};
+
+/// Values are four bytes for each input column: a model of a million million weights, with 384 experts in each of 60 layers, has
+/// less than 2 GiB of them. All of a file is held while it is read.
+const MOST: u64 = 4 << 30;
 
 /// The mean square of the activations that meet each column, by the name of the matrix; for experts one row after another.
 #[derive(Debug, Default)]
@@ -17,7 +22,14 @@ impl Importance {
     /// # Errors
     /// When there is none, or it is damaged.
     pub(super) fn open(path: &Path) -> Result<Importance> {
-        let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let bytes = Bytes::map(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        ensure!(
+            bytes.len() as u64 <= MOST,
+            "{} is no importance matrix: it has {}, and one of the largest models less than {}",
+            path.display(),
+            ByteSize(bytes.len() as u64),
+            ByteSize(MOST)
+        );
         let read = if bytes.starts_with(b"GGUF") { from_gguf(bytes) } else { from_dat(&bytes) };
         let found = read.with_context(|| format!("{} is no importance matrix", path.display()))?;
         ensure!(!found.is_empty(), "{} has no entries", path.display());
@@ -45,7 +57,7 @@ impl Importance {
 }
 
 /// A GGUF file: for each matrix sums of squares and how many rows were added, one count an expert.
-fn from_gguf(bytes: Vec<u8>) -> Result<HashMap<String, Vec<f32>>> {
+fn from_gguf(bytes: Bytes) -> Result<HashMap<String, Vec<f32>>> {
     let file = Checkpoint::from_bytes(bytes)?;
     let floats = |name: &str| -> Result<Vec<f32>> {
         let view = file.tensor(name)?;
@@ -139,6 +151,19 @@ mod tests {
         writer.tensor("a.w.counts", f32_type, &[2, 1], &counts).unwrap();
         let newer = opened(&writer.to_bytes().unwrap()).unwrap();
         assert_eq!(newer.of("a.w", 2, 2).unwrap(), Some(&[1.0, 2.0, 1.0, 1.0][..]));
+    }
+
+    #[test]
+    fn files_that_are_too_large_or_never_end_are_refused_unread() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(MOST + 1).unwrap();
+        let problem = Importance::open(file.path()).unwrap_err().to_string();
+        assert!(problem.contains("is no importance matrix: it has 4.0 GiB"), "{problem}");
+        #[cfg(unix)]
+        assert!(
+            format!("{:#}", Importance::open(Path::new("/dev/zero")).unwrap_err())
+                .contains("not a regular file")
+        );
     }
 
     #[test]

@@ -54,12 +54,15 @@ pub(crate) struct QuantizeArgs {
     /// Give all matrices the base type, without the rules of the mix
     #[arg(long)]
     pure: bool,
+    /// Write over OUT where it is there already
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     threads: ThreadArgs,
 }
 
 fn tensor_type(text: &str) -> Result<(String, DType), String> {
-    let (pattern, name) = text.split_once('=').ok_or("is not PATTERN=TYPE, as in `ffn_down=q6_k`")?;
+    let (pattern, name) = text.split_once('=').ok_or("is not PATTERN=TYPE, as in `ffn_down=Q6_K`")?;
     if pattern.is_empty() {
         return Err("has no PATTERN before the `=`".into());
     }
@@ -104,6 +107,12 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
         Mix::named(&args.mix).ok_or_else(|| Usage::error(format!("there is no type `{}`", args.mix)))?;
     let input = Input::open(&model_path(&args.input, None)?)?;
     spare_inputs(&args.output, input.checkpoint(), args.imatrix.as_deref())?;
+    if args.output.is_file() && !args.force {
+        let output = args.output.display();
+        return Err(Usage::error(format!(
+            "{output} is there already: give another name, or --force to write over it"
+        )));
+    }
     let importance = args.imatrix.as_deref().map(Importance::open).transpose()?;
     let facts =
         Facts::of(&input.metadata, input.tensors.iter().map(|t| t.name.as_str()), importance.is_some());
@@ -143,6 +152,14 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
         8.0 * head.len as f64 / weights.max(1) as f64,
         start.elapsed().as_secs_f64(),
     ));
+    if head.len > input.bytes {
+        warn(format_args!(
+            "{} is larger than what it was made of: {} takes more bits for a weight than were there, and gives back nothing \
+             that was lost",
+            args.output.display(),
+            mix.name
+        ));
+    }
     Ok(())
 }
 
@@ -331,8 +348,10 @@ mod tests {
 
     #[test]
     fn types_of_tensors_are_read() {
-        assert_eq!(tensor_type("a*b=q6_K"), Ok(("a*b".into(), DType::Q6_K)));
-        assert!(tensor_type("a=iq2_xs").unwrap_err().contains("`iq2_xs` is none of f32, f16"));
+        for name in ["q6_K", "Q6_K", "q6_k"] {
+            assert_eq!(tensor_type(&format!("a*b={name}")), Ok(("a*b".into(), DType::Q6_K)));
+        }
+        assert!(tensor_type("a=iq2_xs").unwrap_err().contains("`iq2_xs` is none of F32, F16"));
         assert!(tensor_type("=q8_0").is_err() && tensor_type("q8_0").is_err());
     }
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use gristmill::{Generate, Llm, Message};
 
 use self::answer::{Answer, Form};
-use crate::args::LoadArgs;
+use crate::args::{LoadArgs, whole};
 use crate::error::Usage;
 use crate::output::{note, warn};
 use crate::resolve::{at, describe};
@@ -46,7 +46,7 @@ pub(crate) struct RunArgs {
     json_lines: bool,
     /// Tell of each token its probability and the N most probable in its place, before penalties and temperature; changes no
     /// token. Without --json, a line for each token takes the place of the text
-    #[arg(long, visible_alias = "probabilities", value_name = "N")]
+    #[arg(long, visible_alias = "probabilities", value_name = "N", value_parser = whole::<usize>("--logprobs 3"))]
     logprobs: Option<usize>,
     #[command(flatten)]
     load: LoadArgs,
@@ -66,7 +66,7 @@ pub(crate) fn run(args: RunArgs) -> Result<()> {
     let start = Instant::now();
     let (path, mut llm) = args.load.llm()?;
     let load_seconds = start.elapsed().as_secs_f64();
-    describe(llm.engine());
+    describe(&path, llm.engine());
     let vocab = llm.info().vocab;
     if let Some(n) = args.logprobs.filter(|n| *n > vocab) {
         return Err(Usage::error(format!("--logprobs: is {n}, the vocabulary has {vocab} tokens")));

@@ -14,7 +14,7 @@ use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufWriter};
 use gristmill::parts::tensor::DType;
 
-use crate::args::{ThreadArgs, dtype};
+use crate::args::{ThreadArgs, dtype, whole};
 use crate::error::Usage;
 use crate::output::note;
 use crate::pieces::{self, Piece};
@@ -31,11 +31,11 @@ pub(crate) struct SynthArgs {
     /// Shape of the model
     #[arg(long, value_name = "SHAPE", value_parser = PossibleValuesParser::new(SHAPES.iter().map(|s| s.name)))]
     shape: String,
-    /// Type of all matrices, as in `q4_0`, `q4_k`, `bf16`
+    /// Type of all matrices, in any case, as in `Q4_0`, `Q4_K`, `BF16`
     #[arg(long, value_name = "TYPE", value_parser = quant)]
     quant: DType,
     /// Another seed is another model
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>("--seed 1"))]
     seed: u64,
     /// The file to write
     #[arg(value_name = "OUT")]
