@@ -18,7 +18,7 @@ mod tests;
 )]
 mod tile;
 
-use crate::isa::{Isa, Kernel, VIRTUAL_LANES};
+use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
 use crate::memory::SharedSlice;
 use crate::pack::PackedMatrix;
 use crate::pool::Worker;
@@ -131,11 +131,41 @@ pub fn claim_groups(
     group_bytes: usize,
     rows: usize,
 ) -> Option<Range<usize>> {
+    worker.claim_near(total, chunk(worker, total, group_bytes, rows))
+}
+
+/// The group with which this worker will begin, see [`claim_groups`].
+#[must_use]
+pub fn first_group(worker: &Worker<'_>, total: usize, group_bytes: usize, rows: usize) -> usize {
+    worker.nearest(total, chunk(worker, total, group_bytes, rows))
+}
+
+fn chunk(worker: &Worker<'_>, total: usize, group_bytes: usize, rows: usize) -> usize {
     // Large enough that claiming is cheap, small enough that workers end together. Few rows take little longer than
     // reading the weights, which goes best without a break: Q4_K 73 GB/s instead of 71.
     let bytes: usize = if rows > 4 { 64 << 10 } else { 256 << 10 };
     let fair = total.div_ceil(worker.count() * 4);
-    worker.claim_near(total, fair.min(bytes.div_ceil(group_bytes.max(1))).max(1))
+    fair.min(bytes.div_ceil(group_bytes.max(1))).max(1)
+}
+
+/// Asks for the cache lines of some bytes that will be read soon.
+pub fn prefetch(isa: CpuIsa, bytes: &[u8]) {
+    isa.run(Prefetch { bytes });
+}
+
+struct Prefetch<'a> {
+    bytes: &'a [u8],
+}
+
+impl Kernel for Prefetch<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        for line in self.bytes.chunks(64) {
+            s.prefetch(line.as_ptr());
+        }
+    }
 }
 
 /// Decodes one row of a packed matrix: exactly the values of the stored blocks.

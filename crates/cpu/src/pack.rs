@@ -168,6 +168,11 @@ impl PackedMatrix {
         &self.data.as_slice()[group * self.dims.group_bytes..][..self.dims.group_bytes]
     }
 
+    /// The bytes of a lane group and of all behind it; nothing where there is no such group.
+    pub(crate) fn group_onward(&self, group: usize) -> &[u8] {
+        self.data.as_slice().get(group * self.dims.group_bytes..).unwrap_or(&[])
+    }
+
     /// Bytes of a packed block.
     pub(crate) fn block_bytes(&self) -> usize {
         self.dims.block_bytes

@@ -227,7 +227,13 @@ impl<'a> Worker<'a> {
     ///
     /// Does not return when a worker panicked: the others unwind out of the job.
     pub fn barrier(&self) {
-        self.section.barrier();
+        self.barrier_while(|| ());
+    }
+
+    /// As [`Worker::barrier`], and calls `idle` again and again while others are not here yet: a little work each time, that
+    /// nobody misses if it is never done.
+    pub fn barrier_while(&self, idle: impl FnMut()) {
+        self.section.barrier(idle);
         self.phase.set(self.phase.get() + 1);
     }
 
@@ -258,14 +264,29 @@ impl<'a> Worker<'a> {
         if self.section.failed.load(Ordering::Relaxed) {
             return None;
         }
-        let (units, threads) = (total.div_ceil(chunk), self.section.threads);
+        let threads = self.section.threads;
         (0..threads).find_map(|behind| {
             let owner = (self.index + behind) % threads;
-            let part = units * owner / threads..units * (owner + 1) / threads;
+            let part = self.near(owner, total, chunk);
             let unit = self.section.near[owner].0.take(self.phase.get(), part.len())?;
             let start = (part.start + unit) * chunk;
             Some(start..total.min(start + chunk))
         })
+    }
+
+    /// The first index that [`Worker::claim_near`] gives this worker, unless others take its part.
+    ///
+    /// # Panics
+    /// When `chunk` is 0.
+    #[must_use]
+    pub fn nearest(&self, total: usize, chunk: usize) -> usize {
+        self.near(self.index, total, chunk).start * chunk
+    }
+
+    /// The chunks that are a worker's own.
+    fn near(&self, owner: usize, total: usize, chunk: usize) -> Range<usize> {
+        let (units, threads) = (total.div_ceil(chunk), self.section.threads);
+        units * owner / threads..units * (owner + 1) / threads
     }
 
     /// This worker's fixed part of `0..total`, cut at multiples of `align`: contiguous, in order of index, possibly empty.
@@ -371,7 +392,7 @@ impl Gate {
         }
     }
 
-    fn wait(&self, patience: Patience, ready: impl Fn() -> bool) {
+    fn wait(&self, patience: Patience, mut ready: impl FnMut() -> bool) {
         if ready() {
             return;
         }
@@ -522,7 +543,7 @@ impl Section {
         self.phase.advance();
     }
 
-    fn barrier(&self) {
+    fn barrier(&self, mut idle: impl FnMut()) {
         // The phase cannot move between this load and the arrival below, except by a failure, which `ready` looks for.
         let phase = self.phase.value.load(Ordering::SeqCst);
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.threads as u32 {
@@ -533,6 +554,7 @@ impl Section {
             self.phase.advance();
         } else {
             self.phase.wait(self.patience, || {
+                idle();
                 self.phase.value.load(Ordering::SeqCst) != phase || self.failed.load(Ordering::SeqCst)
             });
         }

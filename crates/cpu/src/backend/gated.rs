@@ -3,8 +3,9 @@
 
 use std::cell::Cell;
 
-use crate::matmul::{Output, RowMap, claim_groups, matmul_groups};
+use crate::matmul::{Output, RowMap, claim_groups, first_group, matmul_groups};
 use crate::memory::SharedSlice;
+use crate::pack::PackedMatrix;
 use crate::pool::Worker;
 use crate::quant::{BLOCK, quantise_row};
 use crate::vector::{self, RowsMut, Src};
@@ -35,15 +36,31 @@ thread_local! {
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
+/// Bytes of the weights of [`BLOCK`] columns.
+fn block_bytes(matrices: [&PackedMatrix; 2]) -> usize {
+    matrices.iter().map(|m| BLOCK / m.lanes() * m.group_bytes()).sum()
+}
+
 impl GatedStep {
+    fn matrices<'a>(&self, ctx: &Ctx<'a>) -> [&'a PackedMatrix; 2] {
+        self.products.each_ref().map(|p| ctx.weights[p.weight].matrix())
+    }
+
+    /// The lane group with which a worker will begin.
+    pub(super) fn first_group(&self, ctx: &Ctx, worker: &Worker<'_>) -> usize {
+        let (matrices, rows) = (self.matrices(ctx), ctx.count(self.products[0].x.rows()));
+        let blocks = matrices[0].n().div_ceil(BLOCK);
+        first_group(worker, blocks, block_bytes(matrices), rows) * BLOCK / matrices[0].lanes()
+    }
+
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
         let rows = ctx.count(self.products[0].x.rows());
         if rows == 0 {
             return;
         }
-        let matrices = self.products.each_ref().map(|p| ctx.weights[p.weight].matrix());
+        let matrices = self.matrices(ctx);
         let (n, per) = (matrices[0].n(), BLOCK / matrices[0].lanes());
-        let bytes = per * matrices.iter().map(|m| m.group_bytes()).sum::<usize>();
+        let bytes = block_bytes(matrices);
         let mut scratch = SCRATCH.take();
         // Whole blocks of what is quantised.
         while let Some(blocks) = claim_groups(worker, n.div_ceil(BLOCK), bytes, rows) {

@@ -11,6 +11,7 @@ use graph::validate::StepLayout;
 use graph::{Fence, PlanReport, Signal, fence};
 use tensor::DType;
 
+use crate::matmul::prefetch;
 use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};
 
@@ -251,6 +252,9 @@ struct StepJob {
     flight: Arc<Flight>,
 }
 
+/// Bytes that fit a small L2 cache beside what else is in use.
+const SOON: usize = 256 << 10;
+
 impl Job for StepJob {
     fn run(&self, worker: &Worker<'_>) {
         let ctx = Ctx {
@@ -267,11 +271,22 @@ impl Job for StepJob {
         let timed = self.plan.profile && worker.index() == 0;
         let mut kernels = Vec::with_capacity(if timed { self.plan.steps.len() } else { 0 });
         let mut start = timed.then(Instant::now);
-        let mut steps = self.plan.steps.iter().peekable();
-        while let Some((selection, step)) = steps.next() {
+        // Whoever waits for others fetches the weights it reads next. Each product takes up its own.
+        let mut soon: &[u8] = &[];
+        for (at, (selection, step)) in self.plan.steps.iter().enumerate() {
+            let next = &self.plan.steps[at + 1..];
             step.run(&ctx, worker);
-            if self.plan.profile || steps.peek().is_none_or(|(_, next)| next.waits()) {
-                worker.barrier();
+            if at == 0 || step.multiplies() {
+                let weights = next.iter().find_map(|(_, next)| next.weights(&ctx, worker)).unwrap_or(&[]);
+                soon = &weights[..weights.len().min(SOON)];
+            }
+            if self.plan.profile || next.first().is_none_or(|(_, next)| next.waits()) {
+                worker.barrier_while(|| {
+                    if let Some((lines, rest)) = soon.split_at_checked(4 * 64) {
+                        prefetch(ctx.isa, lines);
+                        soon = rest;
+                    }
+                });
             }
             if let Some(start) = &mut start {
                 let nanos = nanos_since(*start);

@@ -8,7 +8,7 @@ use graph::backend::DeviceError;
 use tensor::ops::moe::REFUSED_LOGITS;
 
 use crate::isa::CpuIsa;
-use crate::matmul::{Activations, Output, RowMap, claim_groups, gather_row, matmul_groups};
+use crate::matmul::{Activations, Output, RowMap, claim_groups, first_group, gather_row, matmul_groups};
 use crate::memory::SharedSlice;
 use crate::pack::PackedMatrix;
 use crate::pool::Worker;
@@ -332,6 +332,9 @@ impl ExpertOrder {
     }
 }
 
+/// Rows of a product that is bound by reading its weights.
+const FEW: usize = 4;
+
 /// How workers divide a step on rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Split {
@@ -391,6 +394,33 @@ impl Step {
             Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } => (out == made).then_some(Split::Rows),
             _ => None,
         }
+    }
+
+    pub(super) fn multiplies(&self) -> bool {
+        matches!(self, Step::Products(_) | Step::Gated(_))
+    }
+
+    /// Of a product of few rows, the weights from where this worker will begin; otherwise nothing. `None` for other steps.
+    pub(super) fn weights<'a>(&self, ctx: &Ctx<'a>, worker: &Worker<'_>) -> Option<&'a [u8]> {
+        let (p, first) = match self {
+            Step::Products(products) => {
+                let matrix = |p: &Product| ctx.weights[p.weight].matrix();
+                let rows = ctx.count(products.first()?.x.rows());
+                let (total, bytes) = extent(products, matrix);
+                let mut at = first_group(worker, total, bytes, rows);
+                let mut parts = in_parts(products, worker, |p| matrix(p).groups());
+                parts.find_map(|(p, groups)| {
+                    let here = (at < groups.len()).then_some((p, groups.start + at));
+                    at = at.saturating_sub(groups.len());
+                    here
+                })?
+            }
+            Step::Gated(step) => (&step.products[0], step.first_group(ctx, worker)),
+            _ => return None,
+        };
+        let matrix = ctx.weights[p.weight].matrix();
+        let few = (1..=FEW).contains(&ctx.count(p.x.rows()));
+        Some(if few { matrix.group_onward(first) } else { &[] })
     }
 
     /// This worker's part.
@@ -499,9 +529,8 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
     if n == 0 {
         return;
     }
-    let matrix = |p: &Product| -> &PackedMatrix { ctx.weights[p.weight].matrix() };
-    let total: usize = products.iter().map(|p| matrix(p).groups()).sum();
-    let group_bytes = products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1);
+    let matrix = |p: &Product| ctx.weights[p.weight].matrix();
+    let (total, group_bytes) = extent(products, matrix);
     while let Some(claimed) = claim_groups(worker, total, group_bytes, n) {
         let mut first = 0;
         for (p, groups) in in_parts(products, worker, |p| matrix(p).groups()) {
@@ -517,6 +546,12 @@ fn multiply(ctx: &Ctx, worker: &Worker<'_>, products: &[Product]) {
             }
         }
     }
+}
+
+/// Lane groups of some products, and bytes of one.
+fn extent<'a>(products: &[Product], matrix: impl Fn(&Product) -> &'a PackedMatrix) -> (usize, usize) {
+    let total = products.iter().map(|p| matrix(p).groups()).sum();
+    (total, products.iter().map(|p| matrix(p).group_bytes()).max().unwrap_or(1))
 }
 
 /// The groups of all products in the order in which they are claimed: first a part of each, as there are workers, so that a

@@ -158,7 +158,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(MOST + 1).unwrap();
         let problem = Importance::open(file.path()).unwrap_err().to_string();
-        assert!(problem.contains("is no importance matrix: it has 4.0 GiB"), "{problem}");
+        assert!(problem.contains("is no importance matrix: it has 4.00 GiB"), "{problem}");
         #[cfg(unix)]
         assert!(
             format!("{:#}", Importance::open(Path::new("/dev/zero")).unwrap_err())
