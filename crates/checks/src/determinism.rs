@@ -346,7 +346,8 @@ impl<'a> Trial<'a> {
     }
 
     fn threads(&self) -> Result<Outcome, CheckError> {
-        total([1, 2, 3].map(|threads| {
+        // More than the processors of most machines where this is run, too.
+        total([1, 2, 3, 4, 8].map(|threads| {
             let mut engine = self.engine((self.make)(threads), &self.base())?;
             let mut requests = vec![LONGEST];
             requests.extend(SCORED);
