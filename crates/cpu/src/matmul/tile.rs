@@ -175,24 +175,50 @@ impl<P: Element> Tile for Plain<P> {
         ahead: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
-        for at in 0..k {
-            let mut weights = [s.splat(0.0); G];
+        // Elements of each row in a cache line: as an inner loop of fixed length, or the compiler keeps the sums in memory.
+        let in_line = const { 64 / (P::BYTES * S::LANES) };
+        let mut at = 0;
+        while at + in_line <= k {
             for g in 0..G {
-                let w = w[g].wrapping_add(at * P::BYTES * S::LANES);
-                if at % const { 64 / (P::BYTES * S::LANES) } == 0 {
-                    s.prefetch(w.wrapping_add(ahead));
-                }
-                // SAFETY: the caller vouches for `k` weights.
-                weights[g] = unsafe { P::load(s, w) };
+                s.prefetch(w[g].wrapping_add(at * P::BYTES * S::LANES + ahead));
             }
-            for t in 0..T {
-                // SAFETY: the caller vouches for `k` activations.
-                let x = s.splat(unsafe { x[t].cast::<f32>().add(at).read() });
-                for g in 0..G {
-                    acc[g][t] = s.fma(weights[g], x, acc[g][t]);
-                }
+            for i in 0..in_line {
+                // SAFETY: the caller vouches for `k` weights and activations.
+                unsafe { multiply::<S, P, G, T>(s, w, x, at + i, &mut acc) };
             }
+            at += in_line;
+        }
+        while at < k {
+            // SAFETY: as above.
+            unsafe { multiply::<S, P, G, T>(s, w, x, at, &mut acc) };
+            at += 1;
         }
         acc
+    }
+}
+
+/// Adds the products of element `at`.
+///
+/// # Safety
+/// There must be such an element of each row of weights and of activations.
+#[inline(always)]
+unsafe fn multiply<S: Isa, P: Element, const G: usize, const T: usize>(
+    s: S,
+    w: [*const u8; G],
+    x: [*const u8; T],
+    at: usize,
+    acc: &mut [[S::F; T]; G],
+) {
+    let mut weights = [s.splat(0.0); G];
+    for g in 0..G {
+        // SAFETY: the caller's contract.
+        weights[g] = unsafe { P::load(s, w[g].add(at * P::BYTES * S::LANES)) };
+    }
+    for t in 0..T {
+        // SAFETY: the caller's contract.
+        let x = s.splat(unsafe { x[t].cast::<f32>().add(at).read() });
+        for g in 0..G {
+            acc[g][t] = s.fma(weights[g], x, acc[g][t]);
+        }
     }
 }
