@@ -41,14 +41,16 @@ pub struct Options {
     pub prompt: usize,
     /// Tokens generated after each, at least [`LEAST_TOKENS`].
     pub tokens: usize,
+    /// Numbers of threads whose answers are compared; of a GPU, devices that are opened.
+    pub threads: &'static [usize],
     /// Show for each property that it can fail.
     pub controls: bool,
 }
 
 impl Options {
-    /// Prompts of up to 200 tokens, 20 generated, with controls.
+    /// Prompts of up to 200 tokens, 20 generated, on 1, 2 and 3 threads, with controls.
     pub fn new(precision: Precision) -> Options {
-        Options { precision, prompt: 200, tokens: 20, controls: true }
+        Options { precision, prompt: 200, tokens: 20, threads: &[1, 2, 3], controls: true }
     }
 
     /// The shortest requests that try every property, and no controls: for devices that take long.
@@ -346,8 +348,7 @@ impl<'a> Trial<'a> {
     }
 
     fn threads(&self) -> Result<Outcome, CheckError> {
-        // More than the processors of most machines where this is run, too.
-        total([1, 2, 3, 4, 8].map(|threads| {
+        total(self.options.threads.iter().map(|&threads| {
             let mut engine = self.engine((self.make)(threads), &self.base())?;
             let mut requests = vec![LONGEST];
             requests.extend(SCORED);

@@ -41,7 +41,12 @@ fn every_family_in_every_block_format_in_fast_precision() {
         for format in FORMATS {
             let model = quantised(model.checkpoint(), format).unwrap();
             // That the comparisons can fail is shown once.
-            let options = Options { controls: case == &CASES[0], ..Options::new(Precision::Fast) };
+            // Also more threads than most machines that run this have processors.
+            let options = Options {
+                threads: &[1, 2, 3, 4, 8],
+                controls: case == &CASES[0],
+                ..Options::new(Precision::Fast)
+            };
             check(&format!("{case} {format}"), &model, &options);
         }
     }
