@@ -20,6 +20,11 @@ fn cpu(threads: usize) -> Arc<dyn Backend> {
     Arc::new(CpuBackend::new(CpuOptions { threads, isa: None }).unwrap())
 }
 
+/// On more threads, too, than most machines that run this have processors.
+fn options(precision: Precision) -> Options {
+    Options { threads: &[1, 2, 3, 4, 8], ..Options::new(precision) }
+}
+
 fn check(name: &str, model: &Arc<Model>, options: &Options) -> Report {
     let report = run(&cpu, model, options).unwrap_or_else(|e| panic!("{name}: {e}"));
     println!("{name}: {report}");
@@ -30,7 +35,7 @@ fn check(name: &str, model: &Arc<Model>, options: &Options) -> Report {
 #[test]
 fn every_family_in_exact_precision() {
     for case in CASES {
-        check(case, &open_model(&golden(case)).unwrap(), &Options::new(Precision::Exact));
+        check(case, &open_model(&golden(case)).unwrap(), &options(Precision::Exact));
     }
 }
 
@@ -41,12 +46,7 @@ fn every_family_in_every_block_format_in_fast_precision() {
         for format in FORMATS {
             let model = quantised(model.checkpoint(), format).unwrap();
             // That the comparisons can fail is shown once.
-            // Also more threads than most machines that run this have processors.
-            let options = Options {
-                threads: &[1, 2, 3, 4, 8],
-                controls: case == &CASES[0],
-                ..Options::new(Precision::Fast)
-            };
+            let options = Options { controls: case == &CASES[0], ..options(Precision::Fast) };
             check(&format!("{case} {format}"), &model, &options);
         }
     }
@@ -55,7 +55,7 @@ fn every_family_in_every_block_format_in_fast_precision() {
 /// Contexts long enough that their keys are divided over threads and merged.
 #[test]
 fn long_contexts() {
-    let options = Options { prompt: 600, controls: false, ..Options::new(Precision::Exact) };
+    let options = Options { prompt: 600, controls: false, ..options(Precision::Exact) };
     check("llama", &open_model(&golden("llama")).unwrap(), &options);
 }
 
