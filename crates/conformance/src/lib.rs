@@ -15,5 +15,5 @@ pub mod values;
 pub use case::Case;
 pub use reference::ReferenceBackend;
 pub use report::{Cell, Failure, Report};
-pub use run::{judge, run};
+pub use run::{Stored, judge, run};
 pub use states::states;

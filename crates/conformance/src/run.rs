@@ -329,8 +329,9 @@ fn bind(backend: &dyn Backend, case: &Case, graph: &Graph) -> Result<Bindings, D
     Ok(bindings)
 }
 
-/// Rows of a tensor in memory.
-struct Stored<'a>(&'a HostTensor);
+/// The rows of a tensor in memory, as a weight's.
+#[derive(Debug)]
+pub struct Stored<'a>(pub &'a HostTensor);
 
 impl RowSource for Stored<'_> {
     fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {

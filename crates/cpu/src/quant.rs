@@ -87,7 +87,7 @@ fn block<S: Isa>(s: S, x: &[f32; BLOCK]) -> ActBlock {
     // |x| / amax * 127 exceeds 127 by two roundings at most, so no code needs clamping.
     let inverse = s.splat(127.0 / amax);
     for at in (0..BLOCK).step_by(S::LANES) {
-        // SAFETY: as above, for both arrays of 32.
+        // SAFETY: as above, for the values and for their codes.
         unsafe {
             let scaled = s.mul(s.load(x.as_ptr().add(at)), inverse);
             s.store_low_bytes(out.codes.as_mut_ptr().add(at).cast(), s.round_i(scaled));

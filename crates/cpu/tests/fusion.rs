@@ -1,10 +1,10 @@
 //! Steps that do several nodes' work give the bits of one step a node, whatever the formats, the rows and the threads.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
+use conformance::Stored;
 use conformance::values::Values;
-use graph::backend::{Backend, Bindings, CompileOptions, DeviceError, RowSource, StepInputs};
+use graph::backend::{Backend, Bindings, CompileOptions, StepInputs};
 use graph::{Builder, Graph, rewrite};
 use gristmill_cpu::{CpuBackend, CpuOptions};
 use tensor::ops::{Activation, Precision};
@@ -57,16 +57,6 @@ impl Layer {
     }
 }
 
-struct Rows<'a>(&'a HostTensor);
-
-impl RowSource for Rows<'_> {
-    fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {
-        let width = self.0.bytes().len() / self.0.shape().rows();
-        rows.for_each(|row| sink(row, &self.0.bytes()[row * width..][..width]));
-        Ok(())
-    }
-}
-
 /// The bits of the outputs of steps of 1, 5 and 70 rows, and the kernels.
 fn run(
     graph: &Graph,
@@ -77,7 +67,7 @@ fn run(
     let cpu = CpuBackend::new(CpuOptions { threads, isa: None }).expect("threads");
     let mut bindings = Bindings::default();
     for desc in graph.weights() {
-        let packed = cpu.weight(&desc, &Rows(&weights[&desc.name])).expect("weights");
+        let packed = cpu.weight(&desc, &Stored(&weights[&desc.name])).expect("weights");
         bindings.weights.insert(desc.name, packed);
     }
     let options = CompileOptions { label: "layer".into(), precision, profile: false };

@@ -1,28 +1,15 @@
 //! Where kernels for many rows do not agree with those for one, one kernel serves all, and the plan says so.
 
+use conformance::Stored;
 use conformance::values::Values;
 use graph::Builder;
-use graph::backend::{Backend, Bindings, CompileOptions, DeviceError, RowSource, StepInputs};
+use graph::backend::{Backend, Bindings, CompileOptions, StepInputs};
 use gristmill_gpu::{Families, GpuBackend, GpuOptions, Profile};
 use tensor::ops::Precision;
 use tensor::{DType, HostTensor};
 
 const K: usize = 512;
 const N: usize = 21;
-
-struct Rows<'a>(&'a HostTensor);
-
-impl RowSource for Rows<'_> {
-    fn rows(
-        &self,
-        rows: std::ops::Range<usize>,
-        sink: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DeviceError> {
-        let width = self.0.bytes().len() / N;
-        rows.for_each(|row| sink(row, &self.0.bytes()[row * width..][..width]));
-        Ok(())
-    }
-}
 
 /// The product's kernel, why it was chosen, and the bits of the product.
 fn run(gpu: &GpuBackend, bucket: usize, x: &[f32], w: &HostTensor) -> (String, String, Vec<u32>) {
@@ -32,7 +19,7 @@ fn run(gpu: &GpuBackend, bucket: usize, x: &[f32], w: &HostTensor) -> (String, S
     b.output("y", b.matmul(input, b.weight("w", w.dtype(), &[N, K])));
     let graph = b.finish().expect("a product");
     let mut bindings = Bindings::default();
-    let packed = gpu.weight(&graph.weights()[0], &Rows(w)).expect("weights");
+    let packed = gpu.weight(&graph.weights()[0], &Stored(w)).expect("weights");
     bindings.weights.insert("w".into(), packed);
     let options = CompileOptions { label: "product".into(), precision: Precision::Fast, profile: false };
     let plan = gpu.compile(&graph, &options).unwrap_or_else(|e| panic!("{e}"));

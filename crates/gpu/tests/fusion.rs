@@ -1,10 +1,10 @@
 //! Fused kernels give the bits of the kernels they stand for, in outputs and in states, and save the dispatches they should.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
+use conformance::Stored;
 use conformance::values::Values;
-use graph::backend::{Backend, Bindings, CompileOptions, DeviceError, RowSource, StateDesc, StepInputs};
+use graph::backend::{Backend, Bindings, CompileOptions, StateDesc, StepInputs};
 use graph::{Builder, Graph, PortKind, Tensor, rewrite};
 use gristmill_gpu::{Families, GpuBackend, GpuOptions, Profile};
 use tensor::ops::{Activation, KV_BLOCK, Precision};
@@ -119,16 +119,6 @@ impl Block {
     }
 }
 
-struct Rows<'a>(&'a HostTensor);
-
-impl RowSource for Rows<'_> {
-    fn rows(&self, rows: Range<usize>, sink: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceError> {
-        let width = self.0.bytes().len() / self.0.shape().rows();
-        rows.for_each(|row| sink(row, &self.0.bytes()[row * width..][..width]));
-        Ok(())
-    }
-}
-
 /// The bits of the outputs of every step, the state behind the last, and the dispatches of a step.
 #[derive(PartialEq)]
 struct Ran {
@@ -146,7 +136,7 @@ fn run(
 ) -> Ran {
     let mut bindings = Bindings::default();
     for desc in graph.weights() {
-        let packed = gpu.weight(&desc, &Rows(&weights[&desc.name])).expect("weights");
+        let packed = gpu.weight(&desc, &Stored(&weights[&desc.name])).expect("weights");
         bindings.weights.insert(desc.name, packed);
     }
     let port = graph.ports.iter().find(|p| p.kind == PortKind::State).expect("a cache");

@@ -15,7 +15,7 @@ const TILE_VALUES: usize = 64 * 128;
 pub(super) const TILES_PER_WORKER: usize = 4;
 
 /// Computes `attention` into `out`, `[rows, heads * v_dim]`. Every worker of a job calls this with the same arguments;
-/// it uses claim slots 0 and 1, and the output is complete after the next barrier.
+/// it uses claim slots 0 and 1 and [`Worker::claim_near`], and the output is complete after the next barrier.
 ///
 /// `partials` is memory for dividing few rows with many keys over the workers; [`super::partials_len`] says how much is
 /// useful. With less they meet more often, and with very little such batches run on fewer workers. The results have the
@@ -23,7 +23,7 @@ pub(super) const TILES_PER_WORKER: usize = 4;
 ///
 /// # Safety
 /// Nobody writes the queries or the visible keys, or uses the output or `partials`, until every worker has passed the
-/// barrier that follows; a barrier lies between this call and earlier uses of those claim slots.
+/// barrier that follows; a barrier lies between this call and earlier claims.
 ///
 /// # Panics
 /// When shapes do not fit together or a visible position has no page.

@@ -245,25 +245,22 @@ impl Compiler<'_> {
         if self.precision == Precision::Exact || !self.weights[weight].dtype.is_quantised() {
             return Ok(Input::Exact(rows));
         }
+        // Blocks of the same value that an earlier product left are used again.
+        if let Some((_, at)) = self.quantised.filter(|(value, _)| *value == x) {
+            return Ok(Input::Quantised { at, rows });
+        }
         let reserve = reserve.next_multiple_of(ALIGN / 4);
         let blocks = rows.rows * rows.width / BLOCK;
-        // Blocks of the same value that an earlier product left are used again.
-        let there = self.quantised.filter(|(value, _)| *value == x).map(|(_, at)| at);
-        let at = match there {
-            Some(at) => at,
-            None => self.scratch(reserve + blocks * BLOCK_WORDS) + reserve,
-        };
-        if there.is_none() {
-            self.select_for(
-                "quantise",
-                node,
-                "quantise",
-                "8-bit codes in blocks of 32, for the products that follow",
-            );
-            let follows = self.steps.last().and_then(|(_, step)| step.split(&rows));
-            self.push(Step::Quantise { x: rows, at, follows });
-            self.quantised = (reserve == 0).then_some((x, at));
-        }
+        let at = self.scratch(reserve + blocks * BLOCK_WORDS) + reserve;
+        self.select_for(
+            "quantise",
+            node,
+            "quantise",
+            "8-bit codes in blocks of 32, for the products that follow",
+        );
+        let follows = self.steps.last().and_then(|(_, step)| step.split(&rows));
+        self.push(Step::Quantise { x: rows, at, follows });
+        self.quantised = (reserve == 0).then_some((x, at));
         Ok(Input::Quantised { at, rows })
     }
 
