@@ -1,12 +1,14 @@
 //! Memory for weights, KV pools and activations.
 //!
-//! [`HugeBuf`] is zeroed anonymous memory that asks the system for huge pages, which are worth 5 to 15 % of the memory
-//! bandwidth on large streams. [`SharedSlice`] is the one way in which workers write disjoint parts of one buffer.
+//! [`HugeBuf`] is zeroed anonymous memory that asks the system for huge pages, [`Slabs`] where many buffers share them.
+//! [`SharedSlice`] is the one way in which
+//! workers write disjoint parts of one buffer.
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Every [`HugeBuf`] starts at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
@@ -33,33 +35,111 @@ pub enum Pages {
     HugeAdvised,
 }
 
-/// Zeroed memory, aligned to [`ALIGN`] bytes, or to [`HUGE_PAGE`] when it is at least that large.
+/// Zeroed memory, aligned to [`ALIGN`] bytes.
 #[derive(Debug)]
 pub struct HugeBuf {
-    /// `None` when the length is 0.
-    map: Option<MmapMut>,
-    start: usize,
+    /// `None` when the length is 0. Others may have buffers in the same one.
+    region: Option<Arc<Region>>,
+    /// The first byte, which nobody but this buffer reaches, nor those that follow.
+    start: *mut u8,
     len: usize,
+}
+
+// SAFETY: as for a `Vec<u8>`: the bytes are the buffer's own, and written through `&mut` or by the contract of `start`.
+unsafe impl Send for HugeBuf {}
+// SAFETY: as for Send.
+unsafe impl Sync for HugeBuf {}
+
+/// Memory that was mapped at once.
+#[derive(Debug)]
+struct Region {
+    map: MmapMut,
+    /// Bytes before the first that is used.
+    skipped: usize,
     pages: Pages,
 }
 
-impl HugeBuf {
-    /// `len` zero bytes. The system provides pages as they are first touched.
+/// Buffers that live about as long, such as the matrices of a model, in memory that they share: it is returned when the
+/// last of its neighbours is gone. Apart, each ends in ordinary pages, because its last megabytes do not fill a huge one:
+/// products of 8 MB matrices then read at 0.87 of the bus instead of 0.96, of 1.4 MB at 0.83.
+#[derive(Debug)]
+pub struct Slabs(
+    /// The region that is given from as long as one of its buffers lives, and the bytes given.
+    Mutex<(Weak<Region>, usize)>,
+);
+
+/// What is mapped at once. Only what is touched takes memory.
+const SLAB: usize = 64 << 20;
+
+impl Slabs {
+    /// Nothing is mapped yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Slabs(Mutex::new((Weak::new(), 0)))
+    }
+
+    /// `len` zero bytes.
     ///
     /// # Errors
-    /// [`MemoryError`] when the address space or the commit limit is exhausted.
-    pub fn zeroed(len: usize) -> Result<Self, MemoryError> {
-        if len == 0 {
-            return Ok(Self { map: None, start: 0, len, pages: Pages::Ordinary });
+    /// As [`HugeBuf::zeroed`].
+    pub fn zeroed(&self, len: usize) -> Result<HugeBuf, MemoryError> {
+        if len == 0 || len >= SLAB {
+            // Up to a whole page: what is lost is little of so much.
+            let mut buffer = HugeBuf::zeroed(len.checked_next_multiple_of(HUGE_PAGE).unwrap_or(len))?;
+            buffer.len = len;
+            return Ok(buffer);
         }
+        let mut slabs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (slab, given) = &mut *slabs;
+        let region = match slab.upgrade().filter(|_| *given + len <= SLAB) {
+            Some(region) => region,
+            None => {
+                let region = Region::new(SLAB)?;
+                (*slab, *given) = (Arc::downgrade(&region), 0);
+                region
+            }
+        };
+        let start = region.start().wrapping_add(*given);
+        *given = (*given + len).next_multiple_of(ALIGN);
+        Ok(HugeBuf { region: Some(region), start, len })
+    }
+}
+
+impl Region {
+    /// `len` bytes from a multiple of [`HUGE_PAGE`] on if they are at least that many.
+    fn new(len: usize) -> Result<Arc<Region>, MemoryError> {
         let refused = |source| MemoryError { bytes: len, source };
         let large = len >= HUGE_PAGE;
         let mapped = len.checked_add(if large { HUGE_PAGE } else { 0 });
         let mapped = mapped.ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
         let map = MmapMut::map_anon(mapped).map_err(refused)?;
-        let start = if large { map.as_ptr().addr().wrapping_neg() % HUGE_PAGE } else { 0 };
-        let pages = if large { advise(&map, start, len) } else { Pages::Ordinary };
-        Ok(Self { map: Some(map), start, len, pages })
+        let skipped = if large { map.as_ptr().addr().wrapping_neg() % HUGE_PAGE } else { 0 };
+        let pages = if large { advise(&map, skipped, len) } else { Pages::Ordinary };
+        Ok(Arc::new(Region { map, skipped, pages }))
+    }
+
+    /// The first byte.
+    fn start(&self) -> *mut u8 {
+        self.map.as_ptr().cast_mut().wrapping_add(self.skipped)
+    }
+}
+
+impl HugeBuf {
+    /// `len` zero bytes, from a multiple of [`HUGE_PAGE`] on if it is at least that large. The system provides pages as they
+    /// are first touched.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the address space or the commit limit is exhausted.
+    pub fn zeroed(len: usize) -> Result<Self, MemoryError> {
+        if len == 0 {
+            return Ok(Self {
+                region: None,
+                start: std::ptr::NonNull::<[u64; 8]>::dangling().as_ptr().cast(),
+                len,
+            });
+        }
+        let region = Region::new(len)?;
+        Ok(Self { start: region.start(), region: Some(region), len })
     }
 
     /// Bytes in the buffer.
@@ -77,28 +157,22 @@ impl HugeBuf {
     /// Whether huge pages were asked for and the request was accepted.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.pages
+        self.region.as_ref().map_or(Pages::Ordinary, |region| region.pages)
     }
 
     /// Bytes of the buffer that lie in huge pages now, where the system tells (Linux). Reads the process's memory map:
     /// for reports.
     #[must_use]
     pub fn huge_bytes(&self) -> Option<usize> {
-        let bytes = self.as_slice::<u8>().as_ptr_range();
-        huge_bytes_in(
-            &std::fs::read_to_string("/proc/self/smaps").ok()?,
-            bytes.start.addr()..bytes.end.addr(),
-        )
+        let start = self.start.addr();
+        huge_bytes_in(&std::fs::read_to_string("/proc/self/smaps").ok()?, start..start + self.len)
     }
 
     /// The first byte, for workers that write disjoint parts. What it points to may be written as long as no slice of
     /// the buffer is alive; dangling when the buffer is empty.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
-        match &self.map {
-            Some(map) => map.as_ptr().cast_mut().wrapping_add(self.start),
-            None => std::ptr::NonNull::<[u64; 8]>::dangling().as_ptr().cast(),
-        }
+        self.start
     }
 
     /// The buffer as values of `T`.
@@ -107,10 +181,8 @@ impl HugeBuf {
     /// When the length is not a multiple of the size of `T`, or `T` needs more than 64-byte alignment.
     #[must_use]
     pub fn as_slice<T: Pod>(&self) -> &[T] {
-        match &self.map {
-            Some(map) => bytemuck::cast_slice(&map[self.start..][..self.len]),
-            None => &[],
-        }
+        // SAFETY: the region lives as long as the buffer, whose own these bytes are; all bytes are initialised.
+        bytemuck::cast_slice(unsafe { std::slice::from_raw_parts(self.start.cast_const(), self.len) })
     }
 
     /// The buffer as values of `T` that may be written.
@@ -119,10 +191,8 @@ impl HugeBuf {
     /// As [`HugeBuf::as_slice`].
     #[must_use]
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
-        match &mut self.map {
-            Some(map) => bytemuck::cast_slice_mut(&mut map[self.start..][..self.len]),
-            None => &mut [],
-        }
+        // SAFETY: as for `as_slice`; the buffer is borrowed exclusively.
+        bytemuck::cast_slice_mut(unsafe { std::slice::from_raw_parts_mut(self.start, self.len) })
     }
 }
 
@@ -270,9 +340,30 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_share_pages_and_nothing_else() {
+        let lens = [100, 4096, 3 * HUGE_PAGE + 64, SLAB / 2, SLAB / 2, SLAB + 4];
+        let slabs = Slabs::new();
+        let mut all = lens.map(|len| slabs.zeroed(len).unwrap());
+        for (i, buf) in all.iter_mut().enumerate() {
+            assert_eq!((buf.len(), buf.start().addr() % ALIGN), (lens[i], 0));
+            assert!(buf.as_slice::<u8>().iter().all(|&b| b == 0), "{i}");
+            buf.as_mut_slice::<u8>().fill(i as u8 + 1);
+        }
+        for (i, buf) in all.iter().enumerate() {
+            assert!(buf.as_slice::<u8>().iter().all(|&b| b == i as u8 + 1), "{i}");
+        }
+        let [kept, rest @ ..] = all;
+        drop(rest);
+        assert!(kept.as_slice::<u8>().iter().all(|&b| b == 1), "memory outlives the neighbours");
+        // What those that are gone used is not given again.
+        assert!(slabs.zeroed(SLAB / 4).unwrap().as_slice::<u8>().iter().all(|&b| b == 0));
+    }
+
+    #[test]
     fn an_impossible_size_is_an_error() {
         for len in [usize::MAX, usize::MAX - HUGE_PAGE, 1 << 62] {
             assert_eq!(HugeBuf::zeroed(len).unwrap_err().bytes, len);
+            assert!(Slabs::new().zeroed(len).unwrap_err().bytes >= len);
         }
     }
 

@@ -11,7 +11,7 @@ pub(crate) mod layout;
 mod tests;
 
 use crate::isa::CpuIsa;
-use crate::memory::{HugeBuf, MemoryError};
+use crate::memory::{HugeBuf, MemoryError, Slabs};
 use std::ops::Range;
 use tensor::DType;
 
@@ -92,6 +92,9 @@ impl Dims {
         self.n.div_ceil(self.isa.lanes())
     }
 }
+
+/// Where all packed matrices lie.
+static SLABS: Slabs = Slabs::new();
 
 /// A packed weight matrix W [n, k] of one format.
 #[derive(Debug)]
@@ -197,7 +200,7 @@ impl Packer {
     /// [`PackError`] when the type or the dimensions cannot be packed, or there is no memory.
     pub fn new(isa: CpuIsa, dtype: DType, n: usize, k: usize) -> Result<Packer, PackError> {
         let dims = Dims::new(isa, dtype, n, k)?;
-        Ok(Packer { dims, data: HugeBuf::zeroed(dims.groups() * dims.group_bytes)? })
+        Ok(Packer { dims, data: SLABS.zeroed(dims.groups() * dims.group_bytes)? })
     }
 
     /// The matrix in parts of at most `groups` lane groups, each of which may be filled by its own thread.

@@ -9,13 +9,16 @@ use tensor::{DType, Shape};
 use crate::attention::{
     Attention, KvLayout, KvPool, KvType, KvWrite, PageTable, attention as attend, kv_write,
 };
-use crate::memory::{HugeBuf, SharedSlice};
+use crate::memory::{HugeBuf, SharedSlice, Slabs};
 use crate::pool::Worker;
 use crate::vector;
 
 use super::operand::RowsArg;
 use super::steps::Ctx;
 use super::{Shared, memory_error};
+
+/// Where all states lie.
+static SLABS: Slabs = Slabs::new();
 
 /// A state of any kind.
 pub(super) struct CpuState {
@@ -60,7 +63,7 @@ impl CpuState {
         let what = || format!("state `{}`", desc.name);
         let bytes =
             words.and_then(|words| words.checked_mul(4)).ok_or_else(|| memory_error(what(), usize::MAX))?;
-        let buffer = HugeBuf::zeroed(bytes).map_err(|e| memory_error(what(), e.bytes))?;
+        let buffer = SLABS.zeroed(bytes).map_err(|e| memory_error(what(), e.bytes))?;
         let name = desc.name.clone();
         Ok(CpuState { name, dtype: desc.dtype, shape: desc.shape, buffer, k_dim: OnceLock::new(), owner })
     }
