@@ -145,7 +145,8 @@ fn chunk(worker: &Worker<'_>, total: usize, group_bytes: usize, rows: usize) -> 
     // reading the weights, which goes best without a break: Q4_K 73 GB/s instead of 71.
     let bytes: usize = if rows > 4 { 64 << 10 } else { 256 << 10 };
     let fair = total.div_ceil(worker.count() * 4);
-    fair.min(bytes.div_ceil(group_bytes.max(1))).max(1)
+    // Two at least, for the tiles that have two lane groups.
+    fair.min(bytes.div_ceil(group_bytes.max(1)).max(2)).max(1)
 }
 
 /// Asks for the cache lines of some bytes that will be read soon.

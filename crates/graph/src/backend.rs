@@ -201,8 +201,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Whether this device is best kept one step ahead of the host: tokens are drawn on it, the next step is submitted
-    /// before they are read, and logits are read only where somebody asks for them. Not where logits lie in the host's
-    /// memory anyway.
+    /// before they are read, and logits are read only where somebody asks for them.
     fn runs_ahead(&self) -> bool {
         false
     }

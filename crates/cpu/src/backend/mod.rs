@@ -110,6 +110,11 @@ impl Backend for CpuBackend {
         format!("cpu {}", self.shared.isa)
     }
 
+    /// Workers that wait for the host to draw a token do not read weights: 2 % of a step of a 1.5B model, 10 of a 270M one.
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
     fn memory_limit(&self) -> Option<u64> {
         crate::memory::available_bytes()
     }

@@ -212,7 +212,7 @@ unsafe fn step<S: Isa, C: Codes, const SPLIT: bool, const J: usize, const G: usi
     for g in 0..G {
         // SAFETY: the caller's contract.
         codes[g] = unsafe { C::pair::<S, J>(s, w[g]) };
-        s.prefetch(w[g].wrapping_add(ahead + J * C::BYTES / 4 * S::LANES));
+        fetch::<S, J>(s, w[g].wrapping_add(ahead), C::BYTES);
     }
     for h in 0..2 {
         let to = if SPLIT { h } else { 0 };
@@ -223,6 +223,15 @@ unsafe fn step<S: Isa, C: Codes, const SPLIT: bool, const J: usize, const G: usi
                 dot[to][g][t] = s.dot(dot[to][g][t], codes[g][h], x);
             }
         }
+    }
+}
+
+/// Prefetches quarter `J` of the cache lines of the codes of 32 weights, which take so many bytes of each row.
+#[inline(always)]
+fn fetch<S: Isa, const J: usize>(s: S, codes: *const u8, bytes: usize) {
+    let lines = (bytes * S::LANES).div_ceil(64);
+    for line in (J * lines).div_ceil(4)..((J + 1) * lines).div_ceil(4) {
+        s.prefetch(codes.wrapping_add(64 * line));
     }
 }
 

@@ -5,6 +5,7 @@ use super::{DecodeBlock, subs};
 use crate::isa::Isa;
 use crate::quant::{ActBlock, BLOCK};
 use std::marker::PhantomData;
+use std::ops::Range;
 use tensor::DType;
 
 /// A way to compute a product from packed weights and activations.
@@ -175,25 +176,54 @@ impl<P: Element> Tile for Plain<P> {
         ahead: usize,
     ) -> [[S::F; T]; G] {
         let mut acc = [[s.splat(0.0); T]; G];
-        // Elements of each row in a cache line: as an inner loop of fixed length, or the compiler keeps the sums in memory.
-        let in_line = const { 64 / (P::BYTES * S::LANES) };
-        let mut at = 0;
-        while at + in_line <= k {
-            for g in 0..G {
-                s.prefetch(w[g].wrapping_add(at * P::BYTES * S::LANES + ahead));
+        let bytes = P::BYTES * S::LANES;
+        // SAFETY: the caller vouches for `k` weights and activations.
+        unsafe {
+            if T == 1 {
+                // One token is bound by memory, and reads close behind what it fetches: 0.87 of the bus with 4 KiB, where 2
+                // and 8 give 0.79, a whole tile 0.83, and four streams of 2 KiB 0.84. At its end come the next lane groups.
+                let near = (4096 / bytes).min(k);
+                lines::<S, P, G, T>(s, w, x, 0..k - near, near * bytes, &mut acc);
+                let next = ahead.wrapping_sub((k - near) * bytes);
+                lines::<S, P, G, T>(s, w, x, k - near..k, next, &mut acc);
+            } else {
+                lines::<S, P, G, T>(s, w, x, 0..k, ahead, &mut acc);
             }
-            for i in 0..in_line {
-                // SAFETY: the caller vouches for `k` weights and activations.
-                unsafe { multiply::<S, P, G, T>(s, w, x, at + i, &mut acc) };
-            }
-            at += in_line;
-        }
-        while at < k {
-            // SAFETY: as above.
-            unsafe { multiply::<S, P, G, T>(s, w, x, at, &mut acc) };
-            at += 1;
         }
         acc
+    }
+}
+
+/// Adds the products of some elements, and prefetches what lies `ahead` bytes after each line of their weights.
+///
+/// # Safety
+/// There must be such elements of each row of weights and of activations.
+#[inline(always)]
+unsafe fn lines<S: Isa, P: Element, const G: usize, const T: usize>(
+    s: S,
+    w: [*const u8; G],
+    x: [*const u8; T],
+    elements: Range<usize>,
+    ahead: usize,
+    acc: &mut [[S::F; T]; G],
+) {
+    // Elements of each row in a cache line: as an inner loop of fixed length, or the compiler keeps the sums in memory.
+    let in_line = const { 64 / (P::BYTES * S::LANES) };
+    let mut at = elements.start;
+    while at + in_line <= elements.end {
+        for g in 0..G {
+            s.prefetch(w[g].wrapping_add(at * P::BYTES * S::LANES + ahead));
+        }
+        for i in 0..in_line {
+            // SAFETY: the caller's contract.
+            unsafe { multiply::<S, P, G, T>(s, w, x, at + i, acc) };
+        }
+        at += in_line;
+    }
+    while at < elements.end {
+        // SAFETY: the caller's contract.
+        unsafe { multiply::<S, P, G, T>(s, w, x, at, acc) };
+        at += 1;
     }
 }
 

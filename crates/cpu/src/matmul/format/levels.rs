@@ -1,6 +1,6 @@
 //! Blocks whose codes stand for signed bytes: themselves, or levels out of a code book.
 
-use super::{Format, Halves, Scale, each_code, moved, shifted_dots, splat_at, twice};
+use super::{Format, Halves, Scale, each_code, fetch, moved, shifted_dots, splat_at, twice};
 use crate::isa::Isa;
 use crate::matmul::codes::Codes;
 use crate::pack::books::book;
@@ -111,10 +111,7 @@ unsafe fn step<S: Isa, L: Levels, const SPLIT: bool, const J: usize, const G: us
         // SAFETY: the caller's contract.
         let pair = unsafe { L::pair::<S, J>(s, book, w[g]) };
         codes[g] = [s.bytes(pair[0]), s.bytes(pair[1])];
-        s.prefetch(w[g].wrapping_add(ahead + J * L::BYTES / 4 * S::LANES));
-        if L::BYTES == 32 {
-            s.prefetch(w[g].wrapping_add(ahead + (4 + 8 * J) * S::LANES));
-        }
+        fetch::<S, J>(s, w[g].wrapping_add(ahead), L::BYTES);
     }
     for h in 0..2 {
         let to = if SPLIT { h } else { 0 };
