@@ -496,7 +496,7 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         for (t, x) in x.iter_mut().enumerate() {
             *x = rows.activations(self.at + t);
         }
-        // What is prefetched while one token reads weights from memory. One group after another is one stream, which leads 8 KiB;
+        // What is prefetched while one token reads weights from memory. One group after another is one stream, which leads 6 KiB;
         // two are two streams, and lead to those of the next tile. Measured on Zen 5 with two threads, where a plain loop of
         // reads moves 68 GB/s, medians of 9: Q4_K 76 GB/s as one stream, 57 as two; Q6_K 67 and 57, Q4_0 78 and 61, Q4_1 with
         // k = 576 58 and 49. For Q4_K leads of 1, 2, 4 and 16 KiB lose 23, 10, 3 and 6 %. Past the matrix pages are not
@@ -506,7 +506,7 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         let left = matrix.groups() - self.group - G;
         let ahead = match T {
             _ if self.later => 0,
-            1 if G == 1 => (left * matrix.group_bytes()).min(8 << 10),
+            1 if G == 1 => (left * matrix.group_bytes()).min(6 << 10),
             _ if left >= G => G * matrix.group_bytes(),
             _ => 0,
         };

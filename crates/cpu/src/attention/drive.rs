@@ -1,6 +1,6 @@
 //! Dividing attention over workers.
 
-use super::splits::BySplits;
+use super::splits::{BySplits, splits};
 use super::tile::{MAX_ROWS, Target, Tile};
 use super::{Attention, KvLayout};
 use crate::isa::CpuIsa;
@@ -48,7 +48,9 @@ pub unsafe fn attention(
     let rows = tile_rows(attention.kv.layout(), attention.group());
     let tiles = tiles(attention, rows).count();
     let few = worker.count() > 1 && tiles * kv_heads < worker.count() * TILES_PER_WORKER;
-    if few && BySplits::fits(attention, rows, partials.len()) {
+    // Tiles of one split are done at once: merging costs a barrier more than dividing them gives.
+    let whole = || self::tiles(attention, rows).all(|tile| splits(attention, &tile).len() < 2);
+    if few && !whole() && BySplits::fits(attention, rows, partials.len()) {
         // SAFETY: the caller's contract.
         unsafe { BySplits::new(isa, attention, rows, partials, out).run(worker) };
         return;

@@ -167,7 +167,7 @@ impl<'a, 'b> BySplits<'a, 'b> {
 }
 
 /// The splits that some row of a tile sees.
-fn splits(attention: &Attention<'_>, tile: &Range<usize>) -> Range<usize> {
+pub(super) fn splits(attention: &Attention<'_>, tile: &Range<usize>) -> Range<usize> {
     let seen = tile.clone().map(|row| attention.visible(row)).filter(|seen| !seen.is_empty());
     let (first, until) = seen.fold((usize::MAX, 0), |(a, b), seen| (a.min(seen.start), b.max(seen.end)));
     if first < until { first / SPLIT..until.div_ceil(SPLIT) } else { 0..0 }
