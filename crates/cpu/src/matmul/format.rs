@@ -33,8 +33,6 @@ pub(super) trait Format {
     const SUBS: usize;
     /// Bytes per row of a packed block before the first codes.
     const HEADER: usize;
-    /// Integer sums that run at once for each row and token in [`Format::block`].
-    const SUMS: usize;
     /// Whether few shapes of tiles are compiled: for formats that few files have, because each shape takes the compiler
     /// half a second for every instruction set.
     const RARE: bool = false;
@@ -271,7 +269,6 @@ unsafe fn each_code<S: Isa, C: Codes>(s: S, w: *const u8, out: &mut [S::F; BLOCK
 impl<D: Scale, C: Codes, const OFFSET: i32, const SUBS: usize> Format for Symmetric<D, C, OFFSET, SUBS> {
     const SUBS: usize = SUBS;
     const HEADER: usize = D::BYTES;
-    const SUMS: usize = 1;
     const RARE: bool = SUBS > 1;
     type Book<S: Isa> = ();
 
@@ -320,7 +317,6 @@ impl<D: Scale, C: Codes, const OFFSET: i32, const SUBS: usize> Format for Symmet
 impl<C: Codes, const SPLIT: bool> Format for Affine<C, SPLIT> {
     const SUBS: usize = 1;
     const HEADER: usize = 4;
-    const SUMS: usize = if SPLIT { 2 } else { 1 };
     type Book<S: Isa> = ();
 
     #[inline(always)]

@@ -10,8 +10,6 @@ use tensor::DType;
 
 /// A way to compute a product from packed weights and activations.
 pub(super) trait Tile {
-    /// Running sums in registers for each row and token.
-    const SUMS: usize;
     /// Whether few shapes of tiles are compiled, see [`Format::RARE`].
     const RARE: bool = false;
     /// Whether one token takes one lane group at a time, because one chain of sums keeps up with memory. Plain weights
@@ -89,7 +87,6 @@ impl Element for Bf16 {
 }
 
 impl<F: Format> Tile for Fast<F> {
-    const SUMS: usize = F::SUMS;
     const RARE: bool = F::RARE;
     const ONE_STREAM: bool = true;
 
@@ -127,8 +124,6 @@ impl<F: Format> Tile for Fast<F> {
 }
 
 impl Tile for Exact {
-    const SUMS: usize = 1;
-
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
@@ -163,8 +158,6 @@ impl Tile for Exact {
 }
 
 impl<P: Element> Tile for Plain<P> {
-    const SUMS: usize = 1;
-
     #[inline(always)]
     unsafe fn sums<S: Isa, const G: usize, const T: usize>(
         s: S,
@@ -194,7 +187,8 @@ impl<P: Element> Tile for Plain<P> {
     }
 }
 
-/// Adds the products of some elements, and prefetches what lies `ahead` bytes after each line of their weights.
+/// Adds the products of some elements, and prefetches what lies `ahead` bytes after each line of their weights, or before it
+/// where that wraps.
 ///
 /// # Safety
 /// There must be such elements of each row of weights and of activations.
@@ -212,7 +206,7 @@ unsafe fn lines<S: Isa, P: Element, const G: usize, const T: usize>(
     let mut at = elements.start;
     while at + in_line <= elements.end {
         for g in 0..G {
-            s.prefetch(w[g].wrapping_add(at * P::BYTES * S::LANES + ahead));
+            s.prefetch(w[g].wrapping_add(at * P::BYTES * S::LANES).wrapping_add(ahead));
         }
         for i in 0..in_line {
             // SAFETY: the caller's contract.

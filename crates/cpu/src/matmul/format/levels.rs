@@ -155,7 +155,6 @@ pub(in crate::matmul) struct Signed<D, L, const SUBS: usize>(PhantomData<(D, L)>
 impl<D: Scale, L: Levels, const SUBS: usize> Format for Signed<D, L, SUBS> {
     const SUBS: usize = SUBS;
     const HEADER: usize = D::BYTES;
-    const SUMS: usize = 1;
     const RARE: bool = SUBS > 1;
     type Book<S: Isa> = L::Book<S>;
 
@@ -237,7 +236,6 @@ impl<L: Levels, const HALVES: bool> SuperSigned<L, HALVES> {
 impl<L: Levels, const HALVES: bool> Format for SuperSigned<L, HALVES> {
     const SUBS: usize = 8;
     const HEADER: usize = Self::CODES;
-    const SUMS: usize = if HALVES { 2 } else { 1 };
     const RARE: bool = HALVES;
     type Book<S: Isa> = (L::Book<S>, S::F);
 
@@ -327,7 +325,6 @@ impl<C: Codes, const OFFSET: i32> E4m3Halves<C, OFFSET> {
 impl<C: Codes, const OFFSET: i32> Format for E4m3Halves<C, OFFSET> {
     const SUBS: usize = 2;
     const HEADER: usize = Self::CODES;
-    const SUMS: usize = 2;
     const RARE: bool = true;
     type Book<S: Isa> = ();
 

@@ -24,7 +24,6 @@ impl<C: Codes, const SPLIT: bool> SuperAffine<C, SPLIT> {
 impl<C: Codes, const SPLIT: bool> Format for SuperAffine<C, SPLIT> {
     const SUBS: usize = 8;
     const HEADER: usize = Self::CODES;
-    const SUMS: usize = if SPLIT { 2 } else { 1 };
     type Book<S: Isa> = ();
 
     #[inline(always)]
@@ -101,7 +100,6 @@ impl<C: Codes, const OFFSET: i32> SuperSymmetric<C, OFFSET> {
 impl<C: Codes, const OFFSET: i32> Format for SuperSymmetric<C, OFFSET> {
     const SUBS: usize = 8;
     const HEADER: usize = Self::CODES;
-    const SUMS: usize = 2;
     type Book<S: Isa> = ();
 
     #[inline(always)]
@@ -174,7 +172,6 @@ impl<C: Codes> SuperHalves<C> {
 impl<C: Codes> Format for SuperHalves<C> {
     const SUBS: usize = 8;
     const HEADER: usize = Self::CODES;
-    const SUMS: usize = 2;
     type Book<S: Isa> = ();
 
     #[inline(always)]
