@@ -62,7 +62,7 @@ struct Region {
 /// Buffers that live about as long, such as the matrices of a model, in memory that they share: it is returned when the
 /// last of its neighbours is gone. Apart, each ends in ordinary pages, because its last megabytes do not fill a huge one:
 /// products of 8 MB matrices then read at 0.87 of the bus instead of 0.96, of 1.4 MB at 0.83.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Slabs(
     /// The region that is given from as long as one of its buffers lives, and the bytes given.
     Mutex<(Weak<Region>, usize)>,
