@@ -82,9 +82,9 @@ impl Engine {
     /// of one alone. `progress` is called with bytes packed and in all.
     ///
     /// # Errors
-    /// Options out of range, a model or device that cannot be used, a context that does not fit; a device without kernels for the
-    /// [`EngineOptions::kv_type`]; no devices, or [`EngineOptions::layers`] that do not go with them and the model; [`EngineOptions::run_ahead`], which needs the whole
-    /// model on one device, with several.
+    /// Options out of range, a model or device that cannot be used, a context that does not fit; a device without kernels
+    /// for the [`EngineOptions::kv_type`]; no devices, or [`EngineOptions::layers`] that do not go with them and the model;
+    /// [`EngineOptions::run_ahead`], which needs the whole model on one device, with several.
     pub fn new(
         model: Arc<Model>,
         devices: Vec<Arc<dyn Backend>>,

@@ -16,7 +16,6 @@ use graph::backend::{
 };
 use graph::{Buckets, Fence, Graph, PlanReport, PortKind, rewrite};
 use models::{IDS, LOGITS, Model, ModelInfo, RECURRENT_CHUNK, StepLimits};
-use tensor::DType;
 
 use crate::cache::CacheSize;
 use crate::error::EngineError;

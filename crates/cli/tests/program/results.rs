@@ -190,8 +190,8 @@ fn the_type_of_the_cache_is_chosen() {
         serde_json::from_str(&ok(&[&args[..], kv].concat())).unwrap()
     };
     let logits = |kv: &[&str]| -> String {
-        ok(&[&["logits", "-m", &model, "--ids", "5,17,9,4", "--rows", "last", "--format", "json"], kv]
-            .concat())
+        let args = ["logits", "-m", &model, "--ids", "5,17,9,4", "--rows", "last", "--format", "json"];
+        ok(&[&args[..], kv].concat())
     };
     let (mut all, mut sizes, mut answers) = (vec![], vec![], vec![]);
     for kv_type in ["f32", "f16", "q8_0"] {
@@ -208,7 +208,8 @@ fn the_type_of_the_cache_is_chosen() {
         assert!(plan.contains(&format!("blocks of {kv_type}, ")), "{plan}");
         let bench = ["bench", "-m", &model, "-p", "4", "-n", "2", "-r", "1", "--probe", "0", "-o", "json"];
         let bench: serde_json::Value = serde_json::from_str(&ok(&[&bench[..], &kv].concat())).unwrap();
-        assert_eq!((&bench[0]["type_k"], &bench[0]["type_v"]), (&kv_type.into(), &kv_type.into()));
+        assert_eq!(bench[0]["type_k"], kv_type);
+        assert_eq!(bench[0]["type_v"], kv_type);
     }
     assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2], "{all:?}");
     assert!(answers[0] != answers[1] && answers[1] != answers[2], "nothing was rounded");

@@ -27,8 +27,8 @@ const LONG: usize = 8;
 
 /// Describe a model: hyper-parameters, memory, metadata, tensors, graph
 ///
-/// Of memory it tells what running the model would take on --device with --precision, --kv-type and --context. The graph is the one that
-/// the model is recorded as, before a device fuses its operations; layers that are alike are shown once.
+/// Of memory it tells what running the model would take on --device with --precision, --kv-type and --context. The graph is
+/// the one that the model is recorded as, before a device fuses its operations; layers that are alike are shown once.
 #[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
     /// Print a JSON object, the graph included; metadata arrays of more than 8 elements appear as their type and length
