@@ -14,7 +14,7 @@ use std::sync::Arc;
 use engine::sampling::SamplingOptions;
 use engine::{Engine, EngineOptions, Event, Request, RequestId, Task};
 use graph::Stream;
-use graph::backend::{Backend, Precision};
+use graph::backend::{Backend, KvType, Precision};
 use models::Model;
 use tensor::ops::KV_BLOCK;
 
@@ -37,6 +37,8 @@ pub const LEAST_TOKENS: usize = 2;
 pub struct Options {
     /// Kernel class.
     pub precision: Precision,
+    /// How keys and values are kept, where it is not as the kernel class has them.
+    pub kv_type: Option<KvType>,
     /// Tokens of the longest prompt, at least [`LEAST_PROMPT`]; the other seven are shorter.
     pub prompt: usize,
     /// Tokens generated after each, at least [`LEAST_TOKENS`].
@@ -50,7 +52,7 @@ pub struct Options {
 impl Options {
     /// Prompts of up to 200 tokens, 20 generated, on 1, 2 and 3 threads, with controls.
     pub fn new(precision: Precision) -> Options {
-        Options { precision, prompt: 200, tokens: 20, threads: &[1, 2, 3], controls: true }
+        Options { precision, kv_type: None, prompt: 200, tokens: 20, threads: &[1, 2, 3], controls: true }
     }
 
     /// The shortest requests that try every property, and no controls: for devices that take long.
@@ -254,6 +256,7 @@ impl<'a> Trial<'a> {
     fn base(&self) -> EngineOptions {
         EngineOptions {
             precision: Some(self.options.precision),
+            kv_type: self.options.kv_type,
             context: Some(self.options.prompt + self.options.tokens),
             max_sequences: SEQUENCES,
             // Room for several prompts in a step; more would only be padding.

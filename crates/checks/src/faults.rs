@@ -10,7 +10,7 @@ use graph::backend::{
     StateDesc, StateHandle, StepInputs, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph, PlanReport, Signal, fence};
-use tensor::ops::{KV_BLOCK, NOT_A_TOKEN};
+use tensor::ops::{KV_BLOCK, KvType, NOT_A_TOKEN};
 
 /// What is wrong with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +163,10 @@ impl Backend for FaultyBackend {
 
     fn memory_name(&self) -> Option<String> {
         self.inner.memory_name()
+    }
+
+    fn kv_types(&self) -> &[KvType] {
+        self.inner.kv_types()
     }
 
     fn state_fits(&self, desc: &StateDesc) -> bool {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cpu::{CpuBackend, CpuOptions};
-use graph::backend::{Backend, Precision};
+use graph::backend::{Backend, KvType, Precision};
 use gristmill_checks::CheckError;
 use gristmill_checks::determinism::{LEAST_PROMPT, LEAST_TOKENS, Options, Report, run};
 use gristmill_checks::goldens::CASES;
@@ -52,11 +52,25 @@ fn every_family_in_every_block_format_in_fast_precision() {
     }
 }
 
+#[test]
+fn every_family_with_a_cache_of_q8_0() {
+    for (i, case) in CASES.iter().enumerate() {
+        let model = open_model(&golden(case)).unwrap();
+        let model = quantised(model.checkpoint(), FORMATS[i % FORMATS.len()]).unwrap();
+        // That the comparisons can fail is shown once.
+        let options = Options { kv_type: Some(KvType::Q8_0), controls: i == 0, ..options(Precision::Fast) };
+        check(case, &model, &options);
+    }
+}
+
 /// Contexts long enough that their keys are divided over threads and merged.
 #[test]
 fn long_contexts() {
-    let options = Options { prompt: 600, controls: false, ..options(Precision::Exact) };
-    check("llama", &open_model(&golden("llama")).unwrap(), &options);
+    for kv_type in KvType::ALL {
+        let kv_type = Some(kv_type);
+        let options = Options { kv_type, prompt: 600, controls: false, ..options(Precision::Exact) };
+        check("llama", &open_model(&golden("llama")).unwrap(), &options);
+    }
 }
 
 /// At the least that the options allow, every comparison still compares and every control still fails.

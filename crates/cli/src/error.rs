@@ -60,11 +60,12 @@ fn usage(failure: &anyhow::Error) -> Option<String> {
 }
 
 /// Options of the library that follow from the command line, and what sets them there.
-const OPTIONS: [(&str, &str); 5] = [
+const OPTIONS: [(&str, &str); 6] = [
     ("chunk", "--chunk"),
     ("context", "--context"),
     // How many devices share them.
     ("layers", "--device"),
+    ("kv_type", "--kv-type"),
     ("stop", "--stop"),
     ("threads", "--threads"),
 ];

@@ -82,6 +82,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "gristmill chat --session talk.session",
                 "go on with a conversation, or begin one that is saved there",
             ),
+            ("gristmill chat -c 32768 --kv-type q8_0", "a long one, which takes half the memory"),
         ],
     ),
     (

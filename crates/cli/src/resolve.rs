@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use gristmill::{
-    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, Llm, LoadOptions,
+    ByteSize, Checkpoint, Container, DeviceOptions, Engine, EngineOptions, Error, KvType, Llm, LoadOptions,
     ModelInfo, Precision, load_engine, open_checkpoint,
 };
 #[cfg(feature = "gpu")]
 use gristmill::{Families, Profile};
 
-use crate::args::{CacheArgs, DeviceArgs, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
+use crate::args::{CacheArgs, DeviceArgs, KvTypeArg, LoadArgs, ModelArgs, PrecisionArg, StepArgs};
 #[cfg(feature = "gpu")]
 use crate::args::{GpuFamily, GpuLimits};
 use crate::error::Usage;
@@ -71,6 +71,16 @@ impl From<PrecisionArg> for Precision {
         match arg {
             PrecisionArg::Exact => Precision::Exact,
             PrecisionArg::Fast => Precision::Fast,
+        }
+    }
+}
+
+impl From<KvTypeArg> for KvType {
+    fn from(arg: KvTypeArg) -> KvType {
+        match arg {
+            KvTypeArg::F32 => KvType::F32,
+            KvTypeArg::F16 => KvType::F16,
+            KvTypeArg::Q80 => KvType::Q8_0,
         }
     }
 }
@@ -136,6 +146,7 @@ impl DeviceArgs {
 pub(crate) fn engine_options(step: &StepArgs, cache: &CacheArgs) -> EngineOptions {
     EngineOptions {
         precision: step.precision.map(Precision::from),
+        kv_type: step.kv_type.map(KvType::from),
         chunk: step.chunk,
         context: cache.context,
         cache_bytes: cache.kv_memory,
@@ -197,10 +208,11 @@ pub(crate) fn describe(path: &Path, engine: &Engine) {
     let name = title(path, info);
     let tokens = size.blocks * gristmill::parts::tensor::ops::KV_BLOCK;
     note(format_args!(
-        "{name} on {}, {}; context {} tokens, KV pool {tokens} tokens ({})",
+        "{name} on {}, {}; context {} tokens, KV pool {tokens} tokens of {} ({})",
         engine.device(),
         precision_name(engine.precision()),
         size.context,
+        engine.kv_type(),
         ByteSize(size.bytes()),
     ));
 }

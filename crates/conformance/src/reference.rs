@@ -11,7 +11,8 @@ use graph::validate::{self, StepLayout};
 use graph::{
     Fence, Graph, Identity, MemoryReport, Node, PlanReport, PortId, PortKind, Selection, Source, ValueId,
 };
-use tensor::ops::ReferenceError;
+use tensor::host::HostError;
+use tensor::ops::{KvType, ReferenceError};
 use tensor::{DType, HostTensor, Op, Shape};
 
 /// Name of the device.
@@ -63,8 +64,11 @@ fn own(state: &StateHandle) -> Result<Arc<Mutex<HostTensor>>, DeviceError> {
 }
 
 fn zeros(what: &str, dtype: DType, shape: Shape) -> Result<HostTensor, DeviceError> {
-    HostTensor::zeros(dtype, shape)
-        .map_err(|e| DeviceError::Binding { port: what.to_owned(), problem: e.to_string() })
+    made(what, HostTensor::zeros(dtype, shape))
+}
+
+fn made(what: &str, tensor: Result<HostTensor, HostError>) -> Result<HostTensor, DeviceError> {
+    tensor.map_err(|e| DeviceError::Binding { port: what.to_owned(), problem: e.to_string() })
 }
 
 impl Backend for ReferenceBackend {
@@ -78,6 +82,10 @@ impl Backend for ReferenceBackend {
 
     fn memory_limit(&self) -> Option<u64> {
         None
+    }
+
+    fn kv_types(&self) -> &[KvType] {
+        &KvType::ALL
     }
 
     fn reopen(&self) -> Reopening {
@@ -109,7 +117,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn state(&self, desc: &StateDesc) -> Result<StateHandle, DeviceError> {
-        Ok(Arc::new(Mutex::new(zeros(&desc.name, desc.dtype, desc.shape)?)))
+        Ok(Arc::new(Mutex::new(made(&desc.name, HostTensor::state(desc.dtype, desc.shape))?)))
     }
 
     fn entry_bytes(&self, state: &StateHandle) -> Result<usize, DeviceError> {

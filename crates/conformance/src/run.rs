@@ -70,7 +70,7 @@ fn expect(case: &Case) -> Result<Vec<BTreeMap<String, Expected>>, String> {
     for (place, port) in ports.iter_mut().zip(&graph.ports) {
         *place = match port.kind {
             PortKind::Weight => case.weights.get(&port.name).cloned(),
-            PortKind::State => Some(HostTensor::zeros(port.dtype, port.shape).map_err(|e| e.to_string())?),
+            PortKind::State => Some(HostTensor::state(port.dtype, port.shape).map_err(|e| e.to_string())?),
             _ => None,
         };
     }

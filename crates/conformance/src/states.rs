@@ -19,8 +19,10 @@ const ROWS: usize = 2;
 /// # Errors
 /// What is wrong.
 pub fn states(backend: &dyn Backend) -> Result<(), String> {
-    for (dtype, precision) in [(DType::F32, Precision::Exact), (DType::F16, Precision::Fast)] {
-        moved(backend, dtype, precision)?;
+    for kv_type in backend.kv_types() {
+        for precision in [Precision::Exact, Precision::Fast] {
+            moved(backend, kv_type.dtype(), precision)?;
+        }
     }
     foreign(backend)
 }

@@ -111,7 +111,7 @@ fn main() {
     println!("{} threads, {}", pool.threads(), CpuIsa::detect());
     println!("plain read                            {:6.1} GB/s", read_bandwidth(&pool));
     for (heads, kv_heads, dim) in [(9, 3, 64), (12, 2, 128), (8, 8, 64), (32, 8, 128), (4, 1, 256)] {
-        for kind in [KvType::F32, KvType::F16] {
+        for kind in KvType::ALL {
             let case = Case { kind, heads, kv_heads, dim };
             let bytes = (DEPTH / BLOCK * KvLayout::new(kind, kv_heads, dim, dim).block_bytes()) as f64;
             let layers = ((64 << 20) as f64 / bytes).ceil() as usize;
@@ -120,7 +120,7 @@ fn main() {
             let flops = 4.0 * visible * (heads * dim) as f64;
             let prefill = flops / seconds(&pool, &case, ROWS, ROWS, 1) / 1e9;
             println!(
-                "{heads:2} heads, {kv_heads} kv heads of {dim:3}, {kind:?}   decode {decode:5.1} GB/s   prefill {prefill:6.1} GFLOP/s"
+                "{heads:2} heads, {kv_heads} kv heads of {dim:3}, {kind:4}   decode {decode:5.1} GB/s   prefill {prefill:6.1} GFLOP/s"
             );
         }
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use graph::BlockPool;
-use graph::backend::{Backend, StateDesc};
+use graph::backend::{Backend, KvType, StateDesc};
 use models::ModelInfo;
 use tensor::ops::KV_BLOCK;
 use tensor::{DType, Shape};
@@ -39,7 +39,8 @@ impl CacheSize {
     /// tightest memory decides; devices that share one have it once.
     ///
     /// # Errors
-    /// The context asked for is not supported or does not fit; [`EngineOptions::layers`] that do not go with the devices.
+    /// The context asked for is not supported or does not fit; [`EngineOptions::layers`] that do not go with the devices; an
+    /// [`EngineOptions::kv_type`] that one of them does not have.
     pub fn choose(
         info: &ModelInfo,
         options: &EngineOptions,
@@ -47,10 +48,11 @@ impl CacheSize {
         weights: u64,
     ) -> Result<CacheSize, EngineError> {
         let stages = options.stages(devices.len(), info.layers)?;
+        options.check_kv_type(info, &stages, devices)?;
         let size = CacheSize::of_memories(info, options, &memories(&stages, devices), weights)?;
         let stages = stages.iter().zip(devices);
         stages.into_iter().try_fold(size, |size, (layers, device)| {
-            let fit = most_blocks(info, options.kv_dtype(info), layers, &**device, size.blocks);
+            let fit = most_blocks(info, options.kv_type_for(info).dtype(), layers, &**device, size.blocks);
             size.cut_to(fit, options.context, &**device)
         })
     }
@@ -85,9 +87,10 @@ impl CacheSize {
         memory: Option<u64>,
         weights: u64,
     ) -> Result<CacheSize, EngineError> {
-        let kv = options.kv_dtype(info);
-        // A KV row may carry a 4-byte scale for each of k and v per head.
-        let row = |heads: usize, dims: usize| heads * (dims * kv.block_bytes() + 8);
+        let kv = options.kv_type_for(info);
+        // A row may carry a 4-byte factor for each of k and v per head, where it has no scales.
+        let factors = if kv == KvType::Q8_0 { 0 } else { 8 };
+        let row = |heads: usize, dims: usize| heads * (kv.bytes_for(dims) + factors);
         let bytes_per_token = info.kv.iter().map(|k| row(k.heads, k.k_dim + k.v_dim) as u64).sum::<u64>();
         let bytes_per_slot = info.rings.iter().map(|r| (r.length * r.width * 4) as u64).sum::<u64>();
         let sequences = options.max_sequences;
@@ -345,6 +348,9 @@ mod tests {
         fn memory_name(&self) -> Option<String> {
             self.name.map(str::to_owned)
         }
+        fn kv_types(&self) -> &[KvType] {
+            &[KvType::F32]
+        }
         fn state_fits(&self, desc: &StateDesc) -> bool {
             desc.dtype == DType::F32 && desc.shape.elements() <= self.most
         }
@@ -453,6 +459,20 @@ mod tests {
         }
         let nothing = CacheSize::choose(&info, &alone, &[device(block - 1)], 0);
         assert!(matches!(nothing, Err(EngineError::ContextTooLong { fits: 0, .. })), "{nothing:?}");
+    }
+
+    #[test]
+    fn a_type_that_a_device_does_not_have_is_refused_where_it_keeps_layers() {
+        let q8 = EngineOptions { kv_type: Some(KvType::Q8_0), ..options() };
+        let refused =
+            CacheSize::choose(&info(8, 2, 64, 0, 512), &q8, &[room(None, None), room(None, None)], 0);
+        let Err(EngineError::Option { option: "kv_type", problem }) = refused else { panic!("{refused:?}") };
+        for part in ["room", "q8_0", "choose f32"] {
+            assert!(problem.contains(part), "{problem}");
+        }
+        // No layer of it has keys.
+        let none = info(0, 2, 64, 8, 512);
+        assert!(CacheSize::choose(&none, &q8, &[room(None, None), room(None, None)], 0).is_ok());
     }
 
     proptest! {

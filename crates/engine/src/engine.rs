@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use graph::PlanReport;
-use graph::backend::{Backend, Precision, StepProfile};
+use graph::backend::{Backend, KvType, Precision, StepProfile};
 use graph::rewrite::ahead::TOKENS;
 use models::{LOGITS, Model, ModelInfo, RECURRENT_CHUNK};
 
@@ -82,9 +82,9 @@ impl Engine {
     /// of one alone. `progress` is called with bytes packed and in all.
     ///
     /// # Errors
-    /// Options out of range, a model or device that cannot be used, a context that does not fit; no devices, or
-    /// [`EngineOptions::layers`] that do not go with them and the model; [`EngineOptions::run_ahead`], which needs the whole
-    /// model on one device, with several.
+    /// Options out of range, a model or device that cannot be used, a context that does not fit; a device without kernels
+    /// for the [`EngineOptions::kv_type`]; no devices, or [`EngineOptions::layers`] that do not go with them and the model;
+    /// [`EngineOptions::run_ahead`], which needs the whole model on one device, with several.
     pub fn new(
         model: Arc<Model>,
         devices: Vec<Arc<dyn Backend>>,
@@ -93,7 +93,7 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         options.validate()?;
         let info = model.info();
-        let (precision, kv) = (options.precision_for(info), options.kv_dtype(info));
+        let (precision, kv_type) = (options.precision_for(info), options.kv_type_for(info));
         let weights = model.checkpoint().file_bytes();
         let stages = options.stages(devices.len(), info.layers)?;
         let size = CacheSize::choose(info, options, &devices, weights)?;
@@ -106,7 +106,7 @@ impl Engine {
         }
         let ahead = alone && options.run_ahead.unwrap_or_else(|| devices[0].runs_ahead());
         let EngineOptions { taps, profile, .. } = *options;
-        let recipe = Recipe { precision, kv, size, chunk, taps, ahead, profile, stages };
+        let recipe = Recipe { precision, kv_type, size, chunk, taps, ahead, profile, stages };
         let plans = Plans::build(&model, &devices, &recipe, progress)?;
         Ok(Engine {
             cache: Cache::new(&size)?,
@@ -146,6 +146,11 @@ impl Engine {
     /// Kernel class in use.
     pub fn precision(&self) -> Precision {
         self.recipe.precision
+    }
+
+    /// How keys and values are kept.
+    pub fn kv_type(&self) -> KvType {
+        self.recipe.kv_type
     }
 
     /// Sizes of context and cache.

@@ -1,10 +1,12 @@
 //! What an engine is configured with.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use graph::backend::Precision;
+use graph::backend::{Backend, KvType, Precision};
 use models::ModelInfo;
-use tensor::DType;
+
+use crate::error::EngineError;
 
 /// The most rows that [`EngineOptions::chunk`] may ask for: a step's activations are allocated for all of them.
 pub const MAX_CHUNK: usize = 8192;
@@ -15,8 +17,12 @@ pub const MAX_CONTEXT: usize = 1 << 30;
 /// Configuration of an [`crate::Engine`]. The default suits one user at a terminal.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Kernel class and KV type; `None` is fast for quantised checkpoints, exact for the others.
+    /// Kernel class; `None` is fast for quantised checkpoints, exact for the others.
     pub precision: Option<Precision>,
+    /// How keys and values are kept; `None` is f32 for exact kernels and f16 for fast ones. With q8_0 a cache takes about half
+    /// of f16's memory and time to read, and answers change a little. Not every device has every type: see
+    /// [`Backend::kv_types`].
+    pub kv_type: Option<KvType>,
     /// Most tokens a sequence may have, prompt and output together, at most [`MAX_CONTEXT`]; `None` is the trained length,
     /// or what fits. Output ends with [`crate::Finish::ContextFull`] when prompt and output are that many.
     pub context: Option<usize>,
@@ -43,6 +49,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             precision: None,
+            kv_type: None,
             context: None,
             max_sequences: 8,
             chunk: 512,
@@ -63,21 +70,40 @@ impl EngineOptions {
         self.precision.unwrap_or(default)
     }
 
-    /// The type of keys and values for a model.
-    pub fn kv_dtype(&self, info: &ModelInfo) -> DType {
-        match self.precision_for(info) {
-            Precision::Fast => DType::F16,
-            Precision::Exact => DType::F32,
+    /// The type of keys and values for a model: the one asked for, else the one of its kernel class.
+    pub fn kv_type_for(&self, info: &ModelInfo) -> KvType {
+        let default = match self.precision_for(info) {
+            Precision::Fast => KvType::F16,
+            Precision::Exact => KvType::F32,
+        };
+        self.kv_type.unwrap_or(default)
+    }
+
+    /// That every device which keeps some of a model's keys and values can keep them as they are to be.
+    pub(crate) fn check_kv_type(
+        &self,
+        info: &ModelInfo,
+        stages: &[Range<usize>],
+        devices: &[Arc<dyn Backend>],
+    ) -> Result<(), EngineError> {
+        let kv_type = self.kv_type_for(info);
+        for (layers, device) in stages.iter().zip(devices) {
+            let keeps = info.kv.iter().any(|kv| layers.contains(&kv.layer));
+            if keeps && !device.kv_types().contains(&kv_type) {
+                let has: Vec<&str> = device.kv_types().iter().map(|kv| kv.name()).collect();
+                let (name, has) = (device.name(), has.join(" or "));
+                let problem = format!(
+                    "{name} has no kernels for a KV cache of {kv_type}; choose {has}, or a device that has it, as cpu does"
+                );
+                return Err(EngineError::Option { option: "kv_type", problem });
+            }
         }
+        Ok(())
     }
 
     /// The layers of each of so many devices.
-    pub(crate) fn stages(
-        &self,
-        devices: usize,
-        layers: usize,
-    ) -> Result<Vec<Range<usize>>, crate::EngineError> {
-        let bad = |problem: String| Err(crate::EngineError::Option { option: "layers", problem });
+    pub(crate) fn stages(&self, devices: usize, layers: usize) -> Result<Vec<Range<usize>>, EngineError> {
+        let bad = |problem: String| Err(EngineError::Option { option: "layers", problem });
         if devices == 0 || devices > layers.max(1) {
             return bad(format!("{devices} devices cannot share the {layers} layers of this model"));
         }
@@ -97,12 +123,12 @@ impl EngineOptions {
         Ok(counts.into_iter().map(range).collect())
     }
 
-    pub(crate) fn validate(&self) -> Result<(), crate::EngineError> {
+    pub(crate) fn validate(&self) -> Result<(), EngineError> {
         let within = |option: &'static str, value: usize, most: usize, unit: &str| match value {
             1.. if value <= most => Ok(()),
             _ => {
                 let problem = format!("is {value}, it must be between 1 and {most} {unit}");
-                Err(crate::EngineError::Option { option, problem })
+                Err(EngineError::Option { option, problem })
             }
         };
         within("max_sequences", self.max_sequences, 1024, "sequences")?;

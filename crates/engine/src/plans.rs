@@ -11,12 +11,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use graph::backend::{
-    Backend, Bindings, CompileOptions, DeviceError, Instance, Precision, StateDesc, StateHandle, StepProfile,
-    WeightDesc,
+    Backend, Bindings, CompileOptions, DeviceError, Instance, KvType, Precision, StateDesc, StateHandle,
+    StepProfile, WeightDesc,
 };
 use graph::{Buckets, Fence, Graph, PlanReport, PortKind, rewrite};
 use models::{IDS, LOGITS, Model, ModelInfo, RECURRENT_CHUNK, StepLimits};
-use tensor::DType;
 
 use crate::cache::CacheSize;
 use crate::error::EngineError;
@@ -34,7 +33,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 #[derive(Clone)]
 pub(crate) struct Recipe {
     pub(crate) precision: Precision,
-    pub(crate) kv: DType,
+    pub(crate) kv_type: KvType,
     pub(crate) size: CacheSize,
     /// Most rows of prompts in a step.
     pub(crate) chunk: usize,
@@ -58,7 +57,7 @@ impl Recipe {
         // The rows that go from one device to the next are those that taps record: the hidden states before a layer.
         let cuts: Vec<String> = self.stages.iter().skip(1).map(|s| models::hidden(s.start)).collect();
         let taps = self.taps || !cuts.is_empty();
-        let mut graph = model.record(limits, self.kv, taps).map_err(model_error)?;
+        let mut graph = model.record(limits, self.kv_type.dtype(), taps).map_err(model_error)?;
         if cuts.is_empty() {
             rewrite::standard(&mut graph);
             if self.ahead {

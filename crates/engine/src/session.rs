@@ -40,8 +40,8 @@ pub enum SessionError {
     Damaged(String),
     /// Its states mean nothing to this engine. What they were computed from is still there: [`crate::SavedSession::tokens`].
     #[error(
-        "the session was saved by an engine with the fingerprint {saved}, this one has {own}: another model, device, precision, \
-         context or build, whose states are not these"
+        "the session was saved by an engine with the fingerprint {saved}, this one has {own}: another model, device, \
+         precision, KV type, context or build, whose states are not these"
     )]
     OtherEngine {
         /// Of the engine that saved it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cpu::{CpuBackend, CpuOptions};
 use formats::Checkpoint;
-use graph::backend::Precision;
+use graph::backend::{KvType, Precision};
 use gristmill_engine::{Engine, EngineOptions};
 use models::Model;
 
@@ -72,6 +72,8 @@ fn what_the_engine_is_set_to_counts() {
     let all = [
         base(),
         EngineOptions { precision: Some(Precision::Fast), ..base() },
+        EngineOptions { kv_type: Some(KvType::F16), ..base() },
+        EngineOptions { kv_type: Some(KvType::Q8_0), ..base() },
         EngineOptions { context: Some(32), ..base() },
         EngineOptions { max_sequences: 3, ..base() },
     ]

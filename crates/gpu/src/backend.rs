@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reading, Reopening, RowSource, StateDesc,
-    StateHandle, WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, HOST_MEMORY, KvType, Plan, Reading, Reopening, RowSource,
+    StateDesc, StateHandle, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph};
 
@@ -110,6 +110,10 @@ impl Backend for GpuBackend {
         let place = self.gpu.device.adapter_info().device_pci_bus_id;
         let listed = || format!("{api} {name} {}", self.options.adapter.unwrap_or(0));
         Some(if place.is_empty() { listed() } else { place })
+    }
+
+    fn kv_types(&self) -> &[KvType] {
+        &[KvType::F32, KvType::F16]
     }
 
     fn state_fits(&self, desc: &StateDesc) -> bool {

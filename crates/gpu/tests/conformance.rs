@@ -22,9 +22,15 @@ fn check(report: &Report) {
     );
 }
 
-/// Types of weights without a form on the device, which [`refuses_other_types_by_name`] tries.
+/// Caches of types without kernels.
+fn foreign_cache(case: &Case) -> bool {
+    ["kv_write", "attention"].contains(&case.op) && case.dtype == DType::Q8_0
+}
+
+/// Not types of weights and caches without a form on the device, which [`refuses_other_types_by_name`] and
+/// [`refuses_caches_that_it_does_not_claim`] try.
 fn supported(case: &Case) -> bool {
-    multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype()))
+    !foreign_cache(case) && (multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype())))
 }
 
 #[test]
@@ -41,6 +47,18 @@ fn refuses_other_types_by_name() {
         let dtype = refused.iter().find(|d| case.split('/').any(|part| part == d.name()));
         assert!(dtype.is_some_and(|d| reason.contains(d.name())), "{case}: {reason}");
     }
+}
+
+#[test]
+fn refuses_caches_that_it_does_not_claim() {
+    let backend = open(Profile::WebGpu);
+    let claimed = graph::backend::Backend::kv_types(&backend).iter().map(|kv| kv.dtype());
+    assert_eq!(claimed.collect::<Vec<_>>(), [DType::F32, DType::F16]);
+    let report = run(&backend, foreign_cache);
+    let cases: usize = report.rows.iter().flat_map(|(_, cells)| cells.values()).map(|cell| cell.cases).sum();
+    assert!(cases > 20 && report.failures.is_empty(), "{report}");
+    assert_eq!(report.unsupported.len(), cases, "{report}");
+    assert!(report.unsupported.iter().all(|(_, reason)| reason.contains("a KV cache of Q8_0")), "{report}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-pub use tensor::ops::Precision;
+pub use tensor::ops::{KvType, Precision};
 use tensor::{DType, Shape};
 
 use crate::fence::Fence;
@@ -193,6 +193,10 @@ pub trait Backend: Send + Sync {
     fn memory_name(&self) -> Option<String> {
         None
     }
+
+    /// The types that a KV cache may have here. What others are is refused with [`DeviceError::Unsupported`] when a graph with
+    /// them is compiled; whoever chooses the type asks first.
+    fn kv_types(&self) -> &[KvType];
 
     /// Whether a state of this shape can be made where there is memory for it: kernels may see only so much of one buffer.
     /// A shape with fewer entries in its first axis can be made if this one can.

@@ -208,8 +208,8 @@ impl<'l> Chat<'l> {
         Ok(block_on(engine.save_session(self.session, &note)?)?)
     }
 
-    /// Goes on with a saved conversation in place of this one. States of another model, device, precision, context or build are
-    /// of no use: then the messages alone are taken, and computed again.
+    /// Goes on with a saved conversation in place of this one. States of another model, device, precision, KV type, context or
+    /// build are of no use: then the messages alone are taken, and computed again.
     ///
     /// # Errors
     /// The bytes are no saved conversation, or damaged. Then this one stays.

@@ -85,7 +85,7 @@ pub use error::Error;
 pub use formats::{Checkpoint, Container};
 #[cfg(not(target_arch = "wasm32"))]
 pub use generation::{Generation, Outcome, StopReason};
-pub use graph::backend::{Precision, StepProfile};
+pub use graph::backend::{KvType, Precision, StepProfile};
 pub use graph::{PlanReport, PortKind};
 #[cfg(not(target_arch = "wasm32"))]
 pub use interrupt::Interrupt;

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::sampling::{CustomSampler, CustomSampling, SamplingOptions};
 use engine::{Engine, EngineOptions, Request, SessionId, Task};
 use formats::Checkpoint;
+use graph::backend::KvType;
 use models::{Model, ModelInfo};
 use text::{ChatTemplate, EncodeOptions, Message, RenderOptions, StopStrings, Tokenizer};
 
@@ -61,6 +62,14 @@ impl LoadOptions {
     #[must_use]
     pub fn context(mut self, n: usize) -> LoadOptions {
         self.engine.context = Some(n);
+        self
+    }
+
+    /// Sets how keys and values are kept: with q8_0 the cache takes about half of f16's memory, and answers change a little.
+    /// See [`EngineOptions::kv_type`].
+    #[must_use]
+    pub fn kv_type(mut self, kv_type: KvType) -> LoadOptions {
+        self.engine.kv_type = Some(kv_type);
         self
     }
 

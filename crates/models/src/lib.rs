@@ -202,7 +202,7 @@ impl Model {
     /// stream before layer `i` (after the last one for `i` = layers), and `hidden.final`, the normed one.
     ///
     /// # Errors
-    /// Limits that give impossible shapes, or a KV type that is not F32 or F16.
+    /// Limits that give impossible shapes, or a type that no KV cache has (see [`tensor::ops::KvType`]).
     pub fn record(&self, limits: &StepLimits, kv_dtype: DType, taps: bool) -> Result<Graph, ModelError> {
         let step = Step::new(&self.decoder, &self.checkpoint, &self.weights, *limits, kv_dtype);
         record(step, &*self.family, taps).0

@@ -1,9 +1,11 @@
 //! Tensors in host memory: what the references compute on.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::blocks::{self, BlockError};
 use crate::ops::Operand;
+use crate::ops::kv_cache::q8_scales;
 use crate::shape::ShapeError;
 use crate::{DType, Layout, Shape};
 
@@ -78,6 +80,22 @@ impl HostTensor {
         let len = dtype
             .bytes_for(shape.elements())
             .ok_or_else(|| HostError::Shape(ShapeError::Overflow(shape.dims().to_vec())))?;
+        Ok(HostTensor { dtype, shape, words: vec![0; len.div_ceil(4)].into(), len })
+    }
+
+    /// A state of zeros, as the references keep it. Of a quantised KV cache each key and each value has blocks of its own,
+    /// with scales of the same size as the type's (see [`crate::ops::KvType`]): a row has room for those of any division into
+    /// key and value. What decodes rows of blocks does not read it, the ops on caches do.
+    ///
+    /// # Errors
+    /// A shape whose size overflows.
+    pub fn state(dtype: DType, shape: Shape) -> Result<HostTensor, HostError> {
+        if !dtype.is_quantised() {
+            return HostTensor::zeros(dtype, shape);
+        }
+        let row = q8_scales(shape.last()) * dtype.block_bytes();
+        let len = shape.rows().checked_mul(row).filter(|len| *len <= isize::MAX as usize);
+        let len = len.ok_or_else(|| HostError::Shape(ShapeError::Overflow(shape.dims().to_vec())))?;
         Ok(HostTensor { dtype, shape, words: vec![0; len.div_ceil(4)].into(), len })
     }
 
@@ -183,10 +201,23 @@ impl HostTensor {
     /// # Errors
     /// No such row.
     pub fn row_bytes(&self, row: usize) -> Result<&[u8], HostError> {
+        Ok(&self.bytes()[self.row_range(row)?])
+    }
+
+    /// The storage bytes of row `row`, to be written.
+    ///
+    /// # Errors
+    /// No such row.
+    pub fn row_bytes_mut(&mut self, row: usize) -> Result<&mut [u8], HostError> {
+        let range = self.row_range(row)?;
+        Ok(&mut self.bytes_mut()[range])
+    }
+
+    fn row_range(&self, row: usize) -> Result<Range<usize>, HostError> {
         let width = self.len.checked_div(self.shape.rows()).unwrap_or(0);
         let range = row.checked_mul(width).and_then(|start| Some(start..start.checked_add(width)?));
-        let bytes = range.filter(|_| row < self.shape.rows()).and_then(|range| self.bytes().get(range));
-        bytes.ok_or(HostError::View { dtype: self.dtype, shape: self.shape, view: self.shape })
+        let range = range.filter(|range| row < self.shape.rows() && range.end <= self.len);
+        range.ok_or(HostError::View { dtype: self.dtype, shape: self.shape, view: self.shape })
     }
 
     /// All elements decoded to f32.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use engine::sampling::negative_log_likelihood;
 use engine::{Engine, EngineOptions, Event, Request, Task};
-use graph::backend::{Backend, Precision};
+use graph::backend::{Backend, KvType, Precision};
 use gristmill_checks::{CheckError, drive};
 use models::Model;
 use serde::Deserialize;
@@ -31,11 +31,13 @@ struct Prompt {
     gap: Vec<f64>,
 }
 
-/// What was found of one checkpoint in one precision.
+/// Kernel class, and how keys and values are kept where it is not as the class has them.
+pub(crate) type Class = (Precision, Option<KvType>);
+
+/// What was found of one checkpoint in one class.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Report {
-    /// Kernel class.
-    pub(crate) precision: Precision,
+    pub(crate) class: Class,
     /// Perplexity of the text.
     pub(crate) perplexity: f64,
     /// The one expected.
@@ -54,19 +56,20 @@ impl Report {
 
     /// True when the perplexity is within 0.1 % (exact) or 1 % (fast) and every clear choice is the same.
     pub(crate) fn passed(&self) -> bool {
-        let bound = if self.precision == Precision::Exact { 1e-3 } else { 1e-2 };
+        let bound = if self.class == (Precision::Exact, None) { 1e-3 } else { 1e-2 };
         self.deviation() <= bound && self.wrong == 0 && self.clear > 0
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { precision, perplexity, expected, clear, wrong } = self;
+        let Report { class: (precision, kv_type), perplexity, expected, clear, wrong } = self;
         let percent = 100.0 * self.deviation();
         write!(
             f,
-            "{precision:?}: perplexity {perplexity:.4} ({expected:.4} in float32, {percent:.3} % off), \
-             {wrong} of {clear} clear greedy choices differ"
+            "{precision:?}{}: perplexity {perplexity:.4} ({expected:.4} in float32, {percent:.3} % off), \
+             {wrong} of {clear} clear greedy choices differ",
+            kv_type.map_or(String::new(), |kv| format!(", KV cache of {kv}"))
         )
     }
 }
@@ -93,7 +96,7 @@ pub(crate) fn check(
     backend: Arc<dyn Backend>,
     model: Arc<Model>,
     answers: &Path,
-    precision: Precision,
+    class: Class,
     extent: Extent,
 ) -> Result<Report, CheckError> {
     let wrong = |e: &dyn fmt::Display| CheckError::Case { path: answers.to_owned(), problem: e.to_string() };
@@ -103,7 +106,8 @@ pub(crate) fn check(
     answers.text_nll.truncate(extent.text - 1);
     answers.prompts.truncate(extent.prompts);
     let options = EngineOptions {
-        precision: Some(precision),
+        precision: Some(class.0),
+        kv_type: class.1,
         context: Some(answers.text_ids.len().max(256)),
         max_sequences: 1,
         ..EngineOptions::default()
@@ -134,7 +138,7 @@ pub(crate) fn check(
             }
         })?;
     }
-    Ok(Report { precision, perplexity, expected, clear, wrong: differ })
+    Ok(Report { class, perplexity, expected, clear, wrong: differ })
 }
 
 /// Calls `each` with the position and logits of every row from `from` on.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use cpu::{CpuBackend, CpuOptions};
 use gpu::{GpuBackend, GpuOptions};
-use graph::backend::{Backend, Precision};
+use graph::backend::{Backend, KvType, Precision};
 use gristmill_checks::open_model;
 
-use crate::answers::{Extent, check};
+use crate::answers::{Class, Extent, check};
 
-fn check_all(backend: &Arc<dyn Backend>, precisions: &[Precision], extent: Extent) {
+fn check_all(backend: &Arc<dyn Backend>, classes: &[Class], extent: Extent) {
     // Who asks for it by name means it: nothing to check is a failure.
     let directory = |name| {
         std::env::var_os(name)
@@ -26,8 +26,8 @@ fn check_all(backend: &Arc<dyn Backend>, precisions: &[Precision], extent: Exten
     for file in files.filter(|p| p.extension().is_some_and(|e| e == "json")) {
         let gguf = models.join(file.with_extension("gguf").file_name().unwrap());
         let model = open_model(&gguf).unwrap_or_else(|e| panic!("{e}"));
-        for precision in precisions {
-            let report = check(backend.clone(), model.clone(), &file, *precision, extent).unwrap();
+        for class in classes {
+            let report = check(backend.clone(), model.clone(), &file, *class, extent).unwrap();
             println!("{}: {report}", gguf.display());
             failed |= !report.passed();
         }
@@ -40,7 +40,11 @@ fn check_all(backend: &Arc<dyn Backend>, precisions: &[Precision], extent: Exten
 #[ignore = "needs GRISTMILL_MODELS and GRISTMILL_ANSWERS; cargo xtask full runs it"]
 fn perplexity_and_clear_choices() {
     let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
-    check_all(&backend, &[Precision::Fast, Precision::Exact], Extent::WHOLE);
+    check_all(
+        &backend,
+        &[(Precision::Fast, None), (Precision::Fast, Some(KvType::Q8_0)), (Precision::Exact, None)],
+        Extent::WHOLE,
+    );
 }
 
 /// In the class that these files run in by default, over the beginning of the text.
@@ -49,5 +53,5 @@ fn perplexity_and_clear_choices() {
 fn perplexity_and_clear_choices_on_a_gpu() {
     let opened = pollster::block_on(GpuBackend::open("gpu", &GpuOptions::default()));
     let backend: Arc<dyn Backend> = Arc::new(opened.unwrap_or_else(|e| panic!("{e}")));
-    check_all(&backend, &[Precision::Fast], Extent { text: 128, prompts: 1 });
+    check_all(&backend, &[(Precision::Fast, None)], Extent { text: 128, prompts: 1 });
 }

@@ -25,7 +25,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     writeln!(out, "device       {}", engine.device())?;
     writeln!(out, "precision    {}", precision_name(engine.precision()))?;
     writeln!(out, "context      {} tokens", size.context)?;
-    writeln!(out, "KV pool      {} blocks, {} per token", size.blocks, ByteSize(size.bytes_per_token))?;
+    let (kv_type, each) = (engine.kv_type(), ByteSize(size.bytes_per_token));
+    writeln!(out, "KV pool      {} blocks of {kv_type}, {each} per token", size.blocks)?;
     writeln!(out, "states       {} slots, {} each", size.slots, ByteSize(size.bytes_per_slot))?;
     writeln!(out, "cache        {}", ByteSize(size.bytes()))?;
     writeln!(out, "fingerprint  {}", engine.fingerprint())?;

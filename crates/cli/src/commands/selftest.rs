@@ -11,9 +11,9 @@ use checks::quantise::{FORMATS, quantised};
 use checks::{CheckError, goldens, open_model};
 use clap::Args;
 use gristmill::parts::graph::backend::Backend;
-use gristmill::{DeviceKind, Model, Precision, device_kinds, open_device};
+use gristmill::{DeviceKind, KvType, Model, Precision, device_kinds, open_device};
 
-use crate::args::{DeviceArgs, ThreadArgs};
+use crate::args::{DeviceArgs, KvTypeArg, ThreadArgs};
 use crate::error::Usage;
 use crate::output::{note, results};
 
@@ -36,6 +36,9 @@ pub(crate) struct SelftestArgs {
     /// Determinism with the shortest prompts and without controls: for GPUs in software, which take minutes for a model
     #[arg(long, requires = "goldens")]
     short: bool,
+    /// Determinism with KV caches of this type [default: f16 with `fast` kernels, f32 with `exact` ones]
+    #[arg(long, value_name = "TYPE", requires = "goldens")]
+    kv_type: Option<KvTypeArg>,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
             DeviceKind::Gpu { .. } => goldens::GPU_FACTOR,
         };
         suite("goldens", &mut || try_goldens(&mut out, &backend, &folders, gguf, factor))?;
-        suite("determinism", &mut || try_determinism(&mut out, &open, &folders, gguf, args.short))?;
+        suite("determinism", &mut || try_determinism(&mut out, &open, &folders, args))?;
     }
     if verdicts.iter().all(|(_, v)| *v == Verdict::Empty) {
         bail!("nothing has `{}` in its name: nothing was run", args.filter);
@@ -143,8 +146,7 @@ fn try_determinism(
     out: &mut impl Write,
     open: &dyn Fn(usize) -> Result<Arc<dyn Backend>, gristmill::Error>,
     folders: &[PathBuf],
-    gguf: Option<&Path>,
-    short: bool,
+    args: &SelftestArgs,
 ) -> Result<Verdict> {
     // Opened once here, so that a device that cannot be had is an error and not a panic.
     let devices = [1, 2, 3].map(open);
@@ -153,8 +155,8 @@ fn try_determinism(
     writeln!(out, "determinism: rows of logits compared bit by bit")?;
     let mut tally = Tally::default();
     let mut check = |name: String, model: Result<Arc<Model>, CheckError>, precision| -> Result<()> {
-        let options = Options::new(precision);
-        let options = if short { options.short() } else { options };
+        let options = Options { kv_type: args.kv_type.map(KvType::from), ..Options::new(precision) };
+        let options = if args.short { options.short() } else { options };
         let result = model.and_then(|model| determinism::run(&make, &model, &options));
         let words = tally.enter(result.map(|report| (report.passed(), report.to_string())));
         // Its properties are indented below it.
@@ -163,7 +165,7 @@ fn try_determinism(
     };
     for (i, folder) in folders.iter().enumerate() {
         check(name(folder), open_model(folder), Precision::Exact)?;
-        let file = gguf_of(gguf, folder);
+        let file = gguf_of(args.goldens_gguf.as_deref(), folder);
         // The formats in turn.
         let format = FORMATS[i % FORMATS.len()];
         if let Some(file) = file {

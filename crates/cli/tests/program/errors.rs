@@ -190,6 +190,22 @@ fn several_devices_are_refused_where_they_do_not_go() {
     assert_eq!(of("cpu,cpu"), of("cpu"));
 }
 
+/// Before the weights are read, which takes long.
+#[test]
+fn a_kv_type_that_a_device_does_not_have_is_refused() {
+    let model = tests("goldens-gguf/llama.gguf");
+    for command in [&["run", "x"][..], &["logits", "--ids", "1"], &["inspect"], &["bench", "--probe", "0"]] {
+        let kv = ["-m", &model, "--device", "gpu", "--kv-type", "q8_0"];
+        let errors = fails(&[command, &kv].concat(), 2);
+        for part in ["--kv-type: gpu", "q8_0", "f32 or f16", "cpu"] {
+            assert!(errors.contains(part), "{command:?}: {part} is missing from {errors}");
+        }
+        assert!(!errors.contains("kv_type"), "{errors}");
+    }
+    let errors = fails(&["run", "-m", &model, "--kv-type", "q4_0", "x"], 2);
+    assert!(errors.contains("--kv-type") && errors.contains("[possible values: f32, f16, q8_0]"), "{errors}");
+}
+
 /// What the probe is to read or copy has its size, or is refused.
 #[test]
 fn a_probe_that_is_too_large_is_an_error() {

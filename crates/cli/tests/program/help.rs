@@ -79,7 +79,7 @@ fn completions_know_every_command_and_option() {
         for command in commands() {
             assert!(script.contains(&command), "{shell} does not know {command}");
         }
-        for option in ["max-tokens", "logit-bias", "kv-memory", "gpu-without"] {
+        for option in ["max-tokens", "logit-bias", "kv-memory", "kv-type", "gpu-without"] {
             assert!(script.contains(option), "{shell} does not know --{option}");
         }
         // The shells that are here read it.
@@ -120,6 +120,7 @@ fn bash_completes_commands_options_and_values() {
     assert_eq!(complete("gristmill tok"), "tokenize");
     assert_eq!(complete("gristmill run --max-t"), "--max-tokens");
     assert_eq!(complete("gristmill run --precision e"), "exact");
+    assert_eq!(complete("gristmill perplexity --kv-type q"), "q8_0");
     assert_eq!(complete("gristmill inspect --graph s"), "svg");
 }
 

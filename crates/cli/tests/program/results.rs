@@ -181,6 +181,44 @@ fn run_says_what_it_chose_and_that_a_base_model_continues() {
     assert!(!notes.contains('\x1b'), "colours are for terminals");
 }
 
+/// Each command that runs a model takes the type of its cache, and says which one it has.
+#[test]
+fn the_type_of_the_cache_is_chosen() {
+    let model = tests("goldens-gguf/llama.gguf");
+    let run = |kv: &[&str]| -> serde_json::Value {
+        let args = ["run", "-m", &model, "--raw", "-n", "2", "--ignore-eos", "--json", "-c", "64", "Hello"];
+        serde_json::from_str(&ok(&[&args[..], kv].concat())).unwrap()
+    };
+    let logits = |kv: &[&str]| -> String {
+        let args = ["logits", "-m", &model, "--ids", "5,17,9,4", "--rows", "last", "--format", "json"];
+        ok(&[&args[..], kv].concat())
+    };
+    let (mut all, mut sizes, mut answers) = (vec![], vec![], vec![]);
+    for kv_type in ["f32", "f16", "q8_0"] {
+        let kv = ["--kv-type", kv_type];
+        let answer = run(&kv);
+        assert_eq!(answer["kv_type"], kv_type);
+        all.push(answer["fingerprint"].as_str().unwrap().to_owned());
+        answers.push(logits(&kv));
+        let inspect = ok(&[&["inspect", "--json", "-m", &model, "-c", "64"][..], &kv].concat());
+        let inspect: serde_json::Value = serde_json::from_str(&inspect).unwrap();
+        assert_eq!(inspect["memory"]["kv_type"], kv_type);
+        sizes.push(inspect["memory"]["cache_bytes"].as_u64().unwrap());
+        let plan = ok(&[&["plan", "-m", &model, "-c", "64"][..], &kv].concat());
+        assert!(plan.contains(&format!("blocks of {kv_type}, ")), "{plan}");
+        let bench = ["bench", "-m", &model, "-p", "4", "-n", "2", "-r", "1", "--probe", "0", "-o", "json"];
+        let bench: serde_json::Value = serde_json::from_str(&ok(&[&bench[..], &kv].concat())).unwrap();
+        assert_eq!(bench[0]["type_k"], kv_type);
+        assert_eq!(bench[0]["type_v"], kv_type);
+    }
+    assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2], "{all:?}");
+    assert!(answers[0] != answers[1] && answers[1] != answers[2], "nothing was rounded");
+    assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2], "{sizes:?}");
+    // As the precision has them, where none is given.
+    let default = |precision| run(&["--precision", precision])["kv_type"].as_str().unwrap().to_owned();
+    assert_eq!((default("exact"), default("fast")), ("f32".to_owned(), "f16".to_owned()));
+}
+
 #[test]
 fn perplexity_is_that_of_the_logits() {
     let model = tests("goldens-gguf/llama.gguf");

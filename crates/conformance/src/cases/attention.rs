@@ -1,6 +1,6 @@
 //! Attention and the cache it reads. Each step writes its keys and attends, so a case of several steps continues.
 
-use tensor::ops::KV_BLOCK;
+use tensor::ops::{KV_BLOCK, KvType};
 use tensor::{DType, HostTensor, Op};
 
 use crate::case::{Case, Step};
@@ -38,7 +38,7 @@ type Segments<'a> = &'a [&'a [(u32, u32)]];
 
 pub(super) fn cases() -> Vec<Case> {
     let mut out = vec![];
-    for cache in [DType::F32, DType::F16] {
+    for cache in KvType::ALL.map(KvType::dtype) {
         let mut add =
             |op, class: &str, steps: Segments, shape: Shape| out.push(case(op, cache, class, steps, shape));
         // What only the write can get wrong.

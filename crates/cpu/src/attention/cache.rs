@@ -5,26 +5,22 @@ use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
 use crate::memory::SharedSlice;
 use crate::vector::Rows;
 use std::ops::Range;
-
-/// How keys and values are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvType {
-    /// As they are.
-    F32,
-    /// binary16, each (position, kv head) row times a power of two that brings its largest value to 2^14..2^15. So nothing
-    /// overflows, and values down to 2^-28 of the largest keep all their bits.
-    F16,
-}
+pub use tensor::ops::KvType;
+use tensor::ops::kv_cache::{KV_SCALED, q8_scale, q8_scales};
 
 /// The layout of a block: a cell for each kv head, one after another.
 ///
-/// A cell holds, for [`KvType::F16`], the factors that undo the scaling of 16 keys and of 16 values (f32); then the keys
-/// as `[k_dim][16 positions]`, so that positions lie in vector lanes and dimensions are walked in order; then the values
-/// as `[16 positions][v_dim]`, the other way round. Values are read in whole vectors, so a read may reach up to 15
-/// elements past a row: into the next row, the next cell, or the tail behind the last block.
+/// A cell holds first the factors that undo the scaling of 16 keys, then of 16 values:
+/// - [`KvType::F16`]: an f32 for each. Each (position, kv head) row is binary16 times a power of two that brings its largest
+///   value to 2^14..2^15, so nothing overflows, and values down to 2^-28 of the largest keep all their bits.
+/// - [`KvType::Q8_0`]: the scales, bfloat16, as `[dimensions / 32][16 positions]`.
+///
+/// Then come the keys as `[k_dim][16 positions]`, so that positions lie in vector lanes and dimensions are walked in order;
+/// then the values as `[16 positions][v_dim]`, the other way round. Values are read in whole vectors, so a read may reach
+/// up to 15 elements past a row: into the next row, the next cell, or the tail behind the last block.
 ///
 /// The size of a block depends on the elements of a position alone, not on how many of them are the key: whoever
-/// allocates a cache need not know it.
+/// allocates a cache need not know it. So there may be room for one scale more than a [`KvType::Q8_0`] cell has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KvLayout {
     kind: KvType,
@@ -98,15 +94,18 @@ impl KvLayout {
         match self.kind {
             KvType::F32 => 0,
             KvType::F16 => 2 * BLOCK,
+            KvType::Q8_0 => q8_scales(self.k_dim + self.v_dim) * BLOCK / 2,
         }
     }
 
     fn cell_words(&self) -> usize {
         let elements = BLOCK * (self.k_dim + self.v_dim);
-        match self.kind {
+        let words = match self.kind {
             KvType::F32 => elements,
-            KvType::F16 => self.scale_words() + elements / 2,
-        }
+            KvType::F16 => elements / 2,
+            KvType::Q8_0 => elements / 4,
+        };
+        self.scale_words() + words
     }
 }
 
@@ -120,7 +119,7 @@ pub struct KvPool<'a> {
 /// Where the parts of a cell start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell<T> {
-    /// Factors of the 16 keys, then of the 16 values. Only for [`KvType::F16`].
+    /// Factors of the 16 keys, then of the 16 values, as [`KvLayout`] says. None of [`KvType::F32`].
     pub(super) scales: *mut f32,
     pub(super) keys: *mut T,
     pub(super) values: *mut T,
@@ -238,7 +237,9 @@ impl Kernel for Write<'_> {
         let layout = write.kv.layout();
         let (k_dim, v_dim) = (layout.k_dim, layout.v_dim);
         // Heads outside: a head's part of a block stays in the nearest cache while its rows go in.
-        let mut halves = vec![0u16; k_dim.max(v_dim).next_multiple_of(VIRTUAL_LANES)];
+        let room = k_dim.max(v_dim).next_multiple_of(VIRTUAL_LANES);
+        let mut halves = vec![0u16; if layout.kind == KvType::F16 { room } else { 0 }];
+        let mut codes = vec![0u8; if layout.kind == KvType::Q8_0 { room } else { 0 }];
         for head in heads {
             for row in rows.clone() {
                 let block = write.pages.block(write.seq[row], write.pos[row] as usize / BLOCK);
@@ -263,6 +264,18 @@ impl Kernel for Write<'_> {
                             store_keys(&cell, lane, &halves[..k_dim]);
                             *cell.scales.add(BLOCK + lane) = to_f16(s, v, &mut halves);
                             store_values(&cell, lane, &halves[..v_dim]);
+                        }
+                    }
+                    KvType::Q8_0 => {
+                        let cell = write.kv.cell::<u8>(block, head);
+                        let scales = cell.scales.cast::<u16>().wrapping_add(lane);
+                        // SAFETY: as above; there is a scale for each position and 32 dimensions, of the values behind those
+                        // of the keys.
+                        unsafe {
+                            to_q8(s, k, &mut codes, scales);
+                            store_keys(&cell, lane, &codes[..k_dim]);
+                            to_q8(s, v, &mut codes, scales.add(BLOCK * k_dim.div_ceil(KV_SCALED)));
+                            store_values(&cell, lane, &codes[..v_dim]);
                         }
                     }
                 }
@@ -292,8 +305,7 @@ unsafe fn store_values<T: Copy>(cell: &Cell<T>, lane: usize, v: &[T]) {
 /// Rounds `x` times a power of two to binary16 and returns the factor that undoes it. An infinity or NaN stays one.
 #[inline(always)]
 fn to_f16<S: Isa>(s: S, x: &[f32], out: &mut [u16]) -> f32 {
-    // As bits, sizes are in order, and NaN is largest.
-    let largest = x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff));
+    let largest = largest(x);
     // The largest value becomes 2^14 to 2^15. Both powers of two are kept normal: a row whose largest value is below 2^-112
     // becomes smaller than that.
     let exponent = (14 + 127 - (largest >> 23) as i32).min(126);
@@ -307,4 +319,36 @@ fn to_f16<S: Isa>(s: S, x: &[f32], out: &mut [u16]) -> f32 {
         i += n;
     }
     power(-exponent)
+}
+
+/// The bits of the largest magnitude: as bits, sizes are in order, and NaN is largest.
+#[inline(always)]
+fn largest(x: &[f32]) -> u32 {
+    x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff))
+}
+
+/// Quantises `x` as [`tensor::ops::kv_cache::q8_block`] does, 32 elements at a time; their scales go to every 16th place of
+/// `scales`. `codes` are padded to whole vectors.
+///
+/// # Safety
+/// `scales` must be writable at these places.
+#[inline(always)]
+unsafe fn to_q8<S: Isa>(s: S, x: &[f32], codes: &mut [u8], scales: *mut u16) {
+    for (block, (x, codes)) in x.chunks(KV_SCALED).zip(codes.chunks_mut(KV_SCALED)).enumerate() {
+        let scale = q8_scale(f32::from_bits(largest(x)));
+        // SAFETY: the caller's contract.
+        unsafe { *scales.add(BLOCK * block) = scale.to_bits() };
+        let scale = s.splat(scale.to_f32());
+        let mut i = 0;
+        while i < x.len() {
+            let n = (x.len() - i).min(S::LANES);
+            // Beyond all integers and NaN become `i32::MIN`, of which the low byte is 0.
+            // SAFETY: `n` values are left at `i`; `codes` is padded to whole vectors.
+            unsafe {
+                let v = s.load_partial(x.as_ptr().add(i), n);
+                s.store_low_bytes(codes.as_mut_ptr().add(i), s.round_i(s.div(v, scale)));
+            }
+            i += n;
+        }
+    }
 }

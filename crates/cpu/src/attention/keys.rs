@@ -3,18 +3,17 @@
 #![expect(clippy::needless_range_loop, reason = "counted loops over small arrays become registers")]
 
 use super::cache::Cell;
-use super::{BLOCK, BLOCKS, GROUP};
+use super::{BLOCK, BLOCKS, GROUP, KvType};
 use crate::isa::{Isa, Kernel};
 use crate::memory::SharedSlice;
 use crate::vector::lanes::V;
+use tensor::ops::KV_SCALED;
 
 /// Queries that share loaded keys in registers at most: on AVX2, 6 queries of 16 keys fill 12 of 16 registers.
 pub(super) const MAX_QUERIES: usize = 6;
 
 /// The element type of keys and values in memory.
 pub(super) trait Element: Copy {
-    /// Whether a cache of this type has factors that undo its scaling.
-    const SCALED: bool;
     /// Times 16 elements that a cache line has.
     const STEPS: usize = 64 / (BLOCK * size_of::<Self>());
     /// # Safety
@@ -23,7 +22,6 @@ pub(super) trait Element: Copy {
 }
 
 impl Element for f32 {
-    const SCALED: bool = false;
     #[inline(always)]
     unsafe fn load<S: Isa>(s: S, p: *const f32) -> V<S> {
         // SAFETY: the caller's contract.
@@ -31,8 +29,8 @@ impl Element for f32 {
     }
 }
 
+/// binary16
 impl Element for u16 {
-    const SCALED: bool = true;
     #[inline(always)]
     unsafe fn load<S: Isa>(s: S, p: *const u16) -> V<S> {
         // SAFETY: the caller's contract.
@@ -40,32 +38,51 @@ impl Element for u16 {
     }
 }
 
+impl Element for i8 {
+    #[inline(always)]
+    unsafe fn load<S: Isa>(s: S, p: *const i8) -> V<S> {
+        // SAFETY: the caller's contract.
+        unsafe { V::load_i8(s, p) }
+    }
+}
+
 /// The blocks of a group, for one kv head. Where a block is not seen by anyone another stands in, whose products are made
 /// and not used.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks<E> {
+    /// How the cache stores them, whatever they are widened to.
+    kind: KvType,
     /// `[k_dim][16]` each
     keys: [*const E; BLOCKS],
     /// `[16][v_dim]` each; readable in whole vectors
     values: [*const E; BLOCKS],
-    /// Factors of the 16 keys, then of the 16 values. Null where the cache has none.
+    /// Factors of the 16 keys, then of the 16 values, as the cache has them.
     scales: [*const f32; BLOCKS],
 }
 
 impl<E: Element> Blocks<E> {
     #[inline(always)]
-    pub(super) fn filled_with(cell: Cell<E>) -> Self {
-        let scales = if E::SCALED { cell.scales } else { std::ptr::null_mut() };
-        Self { keys: [cell.keys; BLOCKS], values: [cell.values; BLOCKS], scales: [scales; BLOCKS] }
+    pub(super) fn filled_with(kind: KvType, cell: Cell<E>) -> Self {
+        Self { kind, keys: [cell.keys; BLOCKS], values: [cell.values; BLOCKS], scales: [cell.scales; BLOCKS] }
     }
 
     #[inline(always)]
     pub(super) fn set(&mut self, b: usize, cell: Cell<E>) {
-        self.keys[b] = cell.keys;
-        self.values[b] = cell.values;
-        if E::SCALED {
-            self.scales[b] = cell.scales;
+        (self.keys[b], self.values[b], self.scales[b]) = (cell.keys, cell.values, cell.scales);
+    }
+
+    /// The factors of each 32 dimensions, `[dimensions / 32][16]` in bfloat16 for each block, from dimension `from` of a
+    /// position's key and value on; `None` where the cache has others.
+    #[inline(always)]
+    fn block_scales(&self, from: usize) -> Option<[*const u16; BLOCKS]> {
+        if self.kind != KvType::Q8_0 {
+            return None;
         }
+        let mut scales = [std::ptr::null(); BLOCKS];
+        for b in 0..BLOCKS {
+            scales[b] = self.scales[b].cast::<u16>().wrapping_add(BLOCK * from.div_ceil(KV_SCALED));
+        }
+        Some(scales)
     }
 
     /// The blocks with their elements widened into `keys` and `values`, a quarter of these for each block. `values` must
@@ -76,6 +93,7 @@ impl<E: Element> Blocks<E> {
     #[inline(always)]
     pub(super) unsafe fn widen<S: Isa>(&self, s: S, keys: &mut [f32], values: &mut [f32]) -> Blocks<f32> {
         let mut wide = Blocks {
+            kind: self.kind,
             keys: [std::ptr::null(); BLOCKS],
             values: [std::ptr::null(); BLOCKS],
             scales: self.scales,
@@ -209,20 +227,24 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
         let wide = const { S::REGISTERS >= 32 && S::LANES == BLOCK };
         let soon = [&self.blocks.values, &self.next.keys];
         let scores = self.scores.as_mut_ptr();
+        let key_scales = self.blocks.block_scales(0);
+        let scales = key_scales.as_ref();
         match self.seen.len() {
-            1 => s.enter(Products::<E, 1, 2> { q, dim, keys, soon, low, high, scores }),
-            2 => s.enter(Products::<E, 2, 2> { q, dim, keys, soon, low, high, scores }),
-            3 => s.enter(Products::<E, 3, 2> { q, dim, keys, soon, low, high, scores }),
-            4 if wide => s.enter(Products::<E, 4, 2> { q, dim, keys, soon, low, high, scores }),
-            4 => s.enter(Products::<E, 4, 1> { q, dim, keys, soon, low, high, scores }),
-            _ if wide => s.enter(Products::<E, 6, 2> { q, dim, keys, soon, low, high, scores }),
-            _ => s.enter(Products::<E, 6, 1> { q, dim, keys, soon, low, high, scores }),
+            1 => s.enter(Products::<E, 1, 2> { q, dim, keys, scales, soon, low, high, scores }),
+            2 => s.enter(Products::<E, 2, 2> { q, dim, keys, scales, soon, low, high, scores }),
+            3 => s.enter(Products::<E, 3, 2> { q, dim, keys, scales, soon, low, high, scores }),
+            4 if wide => s.enter(Products::<E, 4, 2> { q, dim, keys, scales, soon, low, high, scores }),
+            4 => s.enter(Products::<E, 4, 1> { q, dim, keys, scales, soon, low, high, scores }),
+            _ if wide => s.enter(Products::<E, 6, 2> { q, dim, keys, scales, soon, low, high, scores }),
+            _ => s.enter(Products::<E, 6, 1> { q, dim, keys, scales, soon, low, high, scores }),
         }
         self.weigh(s, low, high);
 
         // Blocks that every query sees whole go together. In others each query takes the positions it sees.
         let (values, dim, padded) = (&self.blocks.values, self.v_dim, self.softmax.padded);
         let (weights, o) = (self.scores.as_ptr(), self.softmax.o.as_mut_ptr());
+        let value_scales = self.blocks.block_scales(self.k_dim);
+        let scales = value_scales.as_ref();
         let (mut first, mut until) = (0, GROUP);
         for seen in self.seen {
             (first, until) = (first.max(seen.0), until.min(seen.1));
@@ -233,13 +255,13 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
             if b == whole_low && whole_low < whole_high {
                 let part = (whole_low * BLOCK, whole_high * BLOCK);
                 match self.seen.len() {
-                    1 => s.enter(Values::<E, 1, 2> { weights, part, values, dim, o, padded }),
-                    2 => s.enter(Values::<E, 2, 2> { weights, part, values, dim, o, padded }),
-                    3 => s.enter(Values::<E, 3, 2> { weights, part, values, dim, o, padded }),
-                    4 if wide => s.enter(Values::<E, 4, 2> { weights, part, values, dim, o, padded }),
-                    4 => s.enter(Values::<E, 4, 1> { weights, part, values, dim, o, padded }),
-                    _ if wide => s.enter(Values::<E, 6, 2> { weights, part, values, dim, o, padded }),
-                    _ => s.enter(Values::<E, 6, 1> { weights, part, values, dim, o, padded }),
+                    1 => s.enter(Values::<E, 1, 2> { weights, part, values, scales, dim, o, padded }),
+                    2 => s.enter(Values::<E, 2, 2> { weights, part, values, scales, dim, o, padded }),
+                    3 => s.enter(Values::<E, 3, 2> { weights, part, values, scales, dim, o, padded }),
+                    4 if wide => s.enter(Values::<E, 4, 2> { weights, part, values, scales, dim, o, padded }),
+                    4 => s.enter(Values::<E, 4, 1> { weights, part, values, scales, dim, o, padded }),
+                    _ if wide => s.enter(Values::<E, 6, 2> { weights, part, values, scales, dim, o, padded }),
+                    _ => s.enter(Values::<E, 6, 1> { weights, part, values, scales, dim, o, padded }),
                 }
                 b = whole_high;
                 continue;
@@ -248,7 +270,7 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
                 let part = (first.max(b * BLOCK), until.min((b + 1) * BLOCK));
                 if part.0 < part.1 {
                     let (o, weights) = (o.wrapping_add(i * padded), weights.wrapping_add(i * GROUP));
-                    s.enter(Values::<E, 1, 2> { weights, part, values, dim, o, padded });
+                    s.enter(Values::<E, 1, 2> { weights, part, values, scales, dim, o, padded });
                 }
             }
             b += 1;
@@ -276,7 +298,7 @@ impl<E: Element> KeyGroup<'_, E> {
                 } else {
                     // SAFETY: a block's scores are 16 f32.
                     let mut v = unsafe { V::load(s, place) };
-                    if !self.blocks.scales[b].is_null() {
+                    if self.blocks.kind == KvType::F16 {
                         // SAFETY: a block that a query sees is readable, and so are its factors.
                         v = v.mul(s, unsafe { V::load(s, self.blocks.scales[b]) });
                     }
@@ -329,7 +351,7 @@ impl<E: Element> KeyGroup<'_, E> {
                 unsafe {
                     let mut weight = V::load(s, place).sub(s, top).exp(s);
                     sum = sum.add(s, weight);
-                    if !self.blocks.scales[b].is_null() {
+                    if self.blocks.kind == KvType::F16 {
                         weight = weight.mul(s, V::load(s, self.blocks.scales[b].add(BLOCK)));
                     }
                     weight.store(s, place);
@@ -347,6 +369,8 @@ struct Products<'k, E, const M: usize, const B: usize> {
     dim: usize,
     /// `[dim][16]` each
     keys: &'k [*const E; BLOCKS],
+    /// Factors that belong to the product over each 32 dimensions, as [`Blocks::block_scales`] says.
+    scales: Option<&'k [*const u16; BLOCKS]>,
     /// What is read soon: as much is fetched of each of these blocks as is read of the keys.
     soon: [&'k [*const E; BLOCKS]; 2],
     /// The blocks `low..high` are wanted.
@@ -361,6 +385,8 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
 
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
+        // Dimensions that are summed before a factor.
+        let step = if self.scales.is_some() { KV_SCALED } else { self.dim };
         let mut b = self.low / B * B;
         while b < self.high {
             let (mut keys, mut soon) = ([std::ptr::null(); B], [[std::ptr::null(); B]; 2]);
@@ -369,34 +395,56 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
                 soon[0][j] = self.soon[0][b + j];
                 soon[1][j] = self.soon[1][b + j];
             }
-            let mut sums = [[V::splat(s, 0.0); B]; M];
-            let mut d = 0;
-            while d < self.dim {
-                let mut k = [V::splat(s, 0.0); B];
+            let mut start = 0;
+            while start < self.dim {
+                let end = self.dim.min(start + step);
+                let mut sums = [[V::splat(s, 0.0); B]; M];
+                let mut d = start;
+                while d < end {
+                    let mut k = [V::splat(s, 0.0); B];
+                    for j in 0..B {
+                        // SAFETY: `d < dim`, and the block's keys are `[dim][16]`.
+                        k[j] = unsafe { E::load(s, keys[j].add(d * BLOCK)) };
+                        // One line of each kind for each line of keys, taken in turns.
+                        for turn in 0..2 {
+                            if d % E::STEPS == turn % E::STEPS {
+                                s.prefetch(
+                                    soon[turn][j].wrapping_add(d / E::STEPS * E::STEPS * BLOCK).cast(),
+                                );
+                            }
+                        }
+                    }
+                    for i in 0..M {
+                        // SAFETY: `d < dim`, and the queries are `[dim][M]`.
+                        let q = V::splat(s, unsafe { *self.q.add(d * M + i) });
+                        for j in 0..B {
+                            sums[i][j] = q.fma(s, k[j], sums[i][j]);
+                        }
+                    }
+                    d += 1;
+                }
                 for j in 0..B {
-                    // SAFETY: `d < dim`, and the block's keys are `[dim][16]`.
-                    k[j] = unsafe { E::load(s, keys[j].add(d * BLOCK)) };
-                    // One line of each kind for each line of keys, taken in turns.
-                    for turn in 0..2 {
-                        if d % E::STEPS == turn % E::STEPS {
-                            s.prefetch(soon[turn][j].wrapping_add(d / E::STEPS * E::STEPS * BLOCK).cast());
+                    let factor = self.scales.map(
+                        #[inline(always)]
+                        |scales| {
+                            // SAFETY: the block has factors for the dimensions from `start` on.
+                            unsafe { V::load_bf16(s, scales[b + j].add(start / KV_SCALED * BLOCK)) }
+                        },
+                    );
+                    for i in 0..M {
+                        // SAFETY: the scores are `[M][GROUP]`, and block `b + j` is one of the group.
+                        unsafe {
+                            let place = self.scores.add(i * GROUP + (b + j) * BLOCK);
+                            let sum = match factor {
+                                None => sums[i][j],
+                                Some(factor) if start == 0 => sums[i][j].mul(s, factor),
+                                Some(factor) => sums[i][j].fma(s, factor, V::load(s, place)),
+                            };
+                            sum.store(s, place);
                         }
                     }
                 }
-                for i in 0..M {
-                    // SAFETY: `d < dim`, and the queries are `[dim][M]`.
-                    let q = V::splat(s, unsafe { *self.q.add(d * M + i) });
-                    for j in 0..B {
-                        sums[i][j] = q.fma(s, k[j], sums[i][j]);
-                    }
-                }
-                d += 1;
-            }
-            for i in 0..M {
-                for j in 0..B {
-                    // SAFETY: the scores are `[M][GROUP]`, and block `b + j` is one of the group.
-                    unsafe { sums[i][j].store(s, self.scores.add(i * GROUP + (b + j) * BLOCK)) };
-                }
+                start = end;
             }
             b += B;
         }
@@ -411,6 +459,8 @@ struct Values<'k, E, const M: usize, const C: usize> {
     part: (usize, usize),
     /// `[16][dim]` each, readable up to `padded` from the start of a row
     values: &'k [*const E; BLOCKS],
+    /// Factors of the values' weights in each 32 dimensions, as [`Blocks::block_scales`] says.
+    scales: Option<&'k [*const u16; BLOCKS]>,
     dim: usize,
     /// `[M][padded]`
     o: *mut f32,
@@ -422,21 +472,46 @@ impl<E: Element, const M: usize, const C: usize> Kernel for Values<'_, E, M, C> 
 
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
+        let Some(scales) = self.scales else {
+            self.all_columns(s, self.weights, 0, self.padded);
+            return;
+        };
+        let mut scaled = [[0f32; GROUP]; M];
         let mut c = 0;
-        while c + C * BLOCK <= self.padded {
-            self.columns::<S, C>(s, c);
-            c += C * BLOCK;
-        }
-        if C > 1 && c < self.padded {
-            self.columns::<S, 1>(s, c);
+        while c < self.padded {
+            for b in self.part.0 / BLOCK..self.part.1.div_ceil(BLOCK) {
+                // SAFETY: the blocks of the part have factors for the dimensions from `c` on, and weights are `[M][GROUP]`.
+                unsafe {
+                    let factor = V::load_bf16(s, scales[b].add(c / KV_SCALED * BLOCK));
+                    for i in 0..M {
+                        let weight = V::load(s, self.weights.add(i * GROUP + b * BLOCK));
+                        weight.mul(s, factor).store(s, scaled[i].as_mut_ptr().add(b * BLOCK));
+                    }
+                }
+            }
+            let end = self.padded.min(c + KV_SCALED);
+            self.all_columns(s, scaled.as_ptr().cast(), c, end);
+            c = end;
         }
     }
 }
 
 impl<E: Element, const M: usize, const C: usize> Values<'_, E, M, C> {
+    /// The dimensions `c..end`, whole vectors of them.
+    #[inline(always)]
+    fn all_columns<S: Isa>(&self, s: S, weights: *const f32, mut c: usize, end: usize) {
+        while c + C * BLOCK <= end {
+            self.columns::<S, C>(s, weights, c);
+            c += C * BLOCK;
+        }
+        if C > 1 && c < end {
+            self.columns::<S, 1>(s, weights, c);
+        }
+    }
+
     /// The dimensions `c..c + 16 * D`.
     #[inline(always)]
-    fn columns<S: Isa, const D: usize>(&self, s: S, c: usize) {
+    fn columns<S: Isa, const D: usize>(&self, s: S, weights: *const f32, c: usize) {
         let o = self.o.wrapping_add(c);
         let mut sums = [[V::splat(s, 0.0); D]; M];
         for i in 0..M {
@@ -458,7 +533,7 @@ impl<E: Element, const M: usize, const C: usize> Values<'_, E, M, C> {
                         v[j] = E::load(s, row.add(j * BLOCK));
                     }
                     for i in 0..M {
-                        let weight = V::splat(s, *self.weights.add(i * GROUP + at));
+                        let weight = V::splat(s, *weights.add(i * GROUP + at));
                         for j in 0..D {
                             sums[i][j] = weight.fma(s, v[j], sums[i][j]);
                         }

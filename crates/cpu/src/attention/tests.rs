@@ -6,6 +6,8 @@ use crate::memory::SharedSlice;
 use crate::pool::{Pool, PoolOptions, Worker};
 use crate::vector::RowsMut;
 use std::ops::Range;
+use tensor::ops::KV_SCALED;
+use tensor::ops::kv_cache::q8_block;
 
 fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -170,9 +172,17 @@ impl Scene {
     }
 
     /// The outputs, and for each how far rounding may move it: sums of products in f32 are off by a random walk over the
-    /// dimensions; keys and values in binary16 by 2^-11 of each.
+    /// dimensions; keys and values in binary16 by 2^-11 of each. Those of a Q8_0 cache are taken as they were quantised.
     fn reference(&self, step: &[(usize, usize)]) -> Vec<(f64, f64)> {
         let shape = &self.shape;
+        let stored = |rows: &[Vec<f32>], dim: usize| -> Vec<Vec<f32>> {
+            let whole = |row: &Vec<f32>| match shape.kind {
+                KvType::Q8_0 => row.chunks(dim).flat_map(decoded_q8).collect(),
+                _ => row.clone(),
+            };
+            rows.iter().map(whole).collect()
+        };
+        let (all_keys, all_values) = (stored(&self.k, shape.dim), stored(&self.v, shape.v_dim()));
         let (dim, v_dim, group) = (shape.dim, shape.v_dim(), shape.heads / shape.kv_heads);
         let mut out = Vec::new();
         for &(seq, pos) in step {
@@ -181,10 +191,10 @@ impl Scene {
             for head in 0..shape.heads {
                 let q = &self.q[seq][(pos * shape.heads + head) * dim..][..dim];
                 let key = |t: usize, d: usize| {
-                    f64::from(self.k[seq][(t * shape.kv_heads + head / group) * dim + d])
+                    f64::from(all_keys[seq][(t * shape.kv_heads + head / group) * dim + d])
                 };
                 let value = |t: usize, d: usize| {
-                    f64::from(self.v[seq][(t * shape.kv_heads + head / group) * v_dim + d])
+                    f64::from(all_values[seq][(t * shape.kv_heads + head / group) * v_dim + d])
                 };
                 let scores: Vec<f64> = (first..until)
                     .map(|t| {
@@ -203,7 +213,7 @@ impl Scene {
                 let largest = largest.map(|(t, d)| value(t, d).abs()).fold(0.0, f64::max);
                 let walk = (dim as f64).sqrt();
                 let bound = match shape.kind {
-                    KvType::F32 => 2f64.powi(-24) * (8.0 + walk.max(4.0) * size),
+                    KvType::F32 | KvType::Q8_0 => 2f64.powi(-24) * (8.0 + walk.max(4.0) * size),
                     KvType::F16 => 2f64.powi(-11) * (1.0 + 4.0 * size / walk),
                 } * largest;
                 for d in 0..v_dim {
@@ -214,6 +224,17 @@ impl Scene {
         }
         out
     }
+}
+
+/// A key or value of a Q8_0 cache, decoded.
+fn decoded_q8(x: &[f32]) -> Vec<f32> {
+    let mut out = vec![];
+    for x in x.chunks(KV_SCALED) {
+        let mut codes = vec![0; x.len()];
+        let scale = q8_block(x, &mut codes).to_f32();
+        out.extend(codes.iter().map(|code| f32::from(*code) * scale));
+    }
+    out
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -259,10 +280,7 @@ fn shapes() -> Vec<Shape> {
     for window in [1, 15, 16, 17, 64, 1000] {
         all.push(Shape { window: Some(window), ..PLAIN });
     }
-    for i in 0..all.len() {
-        all.push(Shape { kind: KvType::F16, ..all[i] });
-    }
-    all
+    KvType::ALL.into_iter().flat_map(|kind| all.iter().map(move |shape| Shape { kind, ..*shape })).collect()
 }
 
 #[test]
@@ -277,7 +295,7 @@ fn attention_matches_f64_for_ragged_batches() {
 
 #[test]
 fn long_contexts_match_f64_across_splits() {
-    for kind in [KvType::F32, KvType::F16] {
+    for kind in KvType::ALL {
         for window in [None, Some(300)] {
             let mut scene = Scene::new(Shape { kind, window, heads: 3, kv_heads: 1, ..PLAIN }, &[700, 257]);
             let rows = scene.all_rows();
@@ -336,6 +354,9 @@ fn chunks_neighbours_order_and_workers_change_no_bit() {
         Shape { kind: KvType::F16, heads: 2, kv_heads: 2, dim: 80, window: Some(16), ..PLAIN },
         Shape { kind: KvType::F16, heads: 6, kv_heads: 2, dim: 40, v_dim: Some(21), ..PLAIN },
         Shape { heads: 4, kv_heads: 1, dim: 9, v_dim: Some(70), ..PLAIN },
+        Shape { kind: KvType::Q8_0, heads: 9, kv_heads: 3, dim: 64, ..PLAIN },
+        Shape { kind: KvType::Q8_0, heads: 2, kv_heads: 2, dim: 80, window: Some(16), ..PLAIN },
+        Shape { kind: KvType::Q8_0, heads: 7, kv_heads: 1, dim: 40, v_dim: Some(21), ..PLAIN },
     ] {
         let lens = [290, 17, 1, 64];
         let mut scene = Scene::new(shape, &lens);
@@ -372,6 +393,7 @@ fn the_memory_for_partial_softmaxes_changes_no_bit() {
         Shape { heads: 4, kv_heads: 2, ..PLAIN },
         Shape { kind: KvType::F16, heads: 3, kv_heads: 1, dim: 24, v_dim: Some(19), ..PLAIN },
         Shape { heads: 2, kv_heads: 1, window: Some(900), softcap: Some(4.0), ..PLAIN },
+        Shape { kind: KvType::Q8_0, heads: 4, kv_heads: 2, dim: 48, ..PLAIN },
     ] {
         let mut scene = Scene::new(shape, &[1400, 300, 900]);
         let rows = scene.all_rows();
@@ -441,8 +463,12 @@ fn another_key_or_value_that_is_seen_does_change_bits() {
 
 #[test]
 fn a_poisoned_neighbour_is_not_seen() {
+    KvType::ALL.into_iter().for_each(poisoned_neighbour);
+}
+
+fn poisoned_neighbour(kind: KvType) {
     let run = |poison: Range<usize>| {
-        let mut scene = Scene::new(PLAIN, &[100, 100]);
+        let mut scene = Scene::new(Shape { kind, ..PLAIN }, &[100, 100]);
         let (narrow, wide) = (scene.shape.kv_heads * scene.shape.dim, scene.shape.heads * scene.shape.dim);
         scene.k[0][poison.start * narrow..poison.end * narrow].fill(f32::NAN);
         scene.v[0][poison.start * narrow..poison.end * narrow].fill(f32::NAN);
@@ -456,9 +482,52 @@ fn a_poisoned_neighbour_is_not_seen() {
     assert!(poisoned.2.iter().all(|v| v.is_nan()), "rows that see the NaN say so");
 }
 
+/// What a cache of bytes holds are the codes and scales of [`q8_block`], on every instruction set.
+#[test]
+fn bytes_are_those_of_the_reference() {
+    for (dim, v_dim) in [(32, 32), (64, 64), (40, 21), (13, 70), (1, 33), (128, 96)] {
+        for isa in CpuIsa::available() {
+            let shape = Shape { kind: KvType::Q8_0, heads: 1, kv_heads: 1, dim, v_dim: Some(v_dim), ..PLAIN };
+            let mut scene = Scene::new(shape, &[1]);
+            for (i, x) in scene.k[0].iter_mut().enumerate() {
+                // A block of zeros, one of ties, one that is not finite, and others.
+                match i / KV_SCALED {
+                    0 if dim > 64 => *x = 0.0,
+                    1 => *x = i as f32 - 31.5,
+                    2 => *x = f32::INFINITY,
+                    _ => {}
+                }
+            }
+            scene.step(isa, &[(0, 0)], None, 0);
+            let pool = KvPool::new(layout(&shape), SharedSlice::new(&mut scene.words));
+            let cell = pool.cell::<i8>(scene.pages[0] as usize, 0);
+            let mut scales = cell.scales.cast::<u16>();
+            let blocks = scene.k[0].chunks(KV_SCALED).map(|x| (x, true));
+            let blocks = blocks.chain(scene.v[0].chunks(KV_SCALED).map(|x| (x, false)));
+            let (mut at, mut of_keys) = (0, true);
+            for (x, key) in blocks {
+                at = if key == of_keys { at } else { 0 };
+                of_keys = key;
+                let mut codes = vec![0; x.len()];
+                let scale = q8_block(x, &mut codes);
+                // SAFETY: places of the first position of the cell.
+                let (have, stored) = unsafe {
+                    let code = |i: usize| {
+                        if key { *cell.keys.add(BLOCK * (at + i)) } else { *cell.values.add(at + i) }
+                    };
+                    ((0..x.len()).map(code).collect::<Vec<_>>(), *scales)
+                };
+                assert_eq!((have, stored), (codes, scale.to_bits()), "{isa}, {dim} and {v_dim}");
+                scales = scales.wrapping_add(BLOCK);
+                at += x.len();
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_that_see_nothing_are_zero() {
-    for kind in [KvType::F32, KvType::F16] {
+    for kind in KvType::ALL {
         let shape = Shape { kind, ..PLAIN };
         let wide = shape.heads * shape.dim;
         let q = noise(1, 3 * wide);
@@ -491,10 +560,12 @@ fn rows_that_see_nothing_are_zero() {
 }
 
 #[test]
-fn f16_rows_neither_overflow_nor_vanish() {
-    // Each row has its own power of two, so sizes that binary16 cannot hold come through.
-    for size in [1e-30, 1e-9, 1.0, 1e9, 1e30] {
-        let shape = Shape { kind: KvType::F16, ..PLAIN };
+fn rounded_rows_neither_overflow_nor_vanish() {
+    // Rows of binary16 have powers of two, and scales of bytes the range of f32: sizes that binary16 cannot hold come through.
+    for (size, kind) in
+        [1e-30, 1e-9, 1.0, 1e9, 1e30].into_iter().flat_map(|s| [(s, KvType::F16), (s, KvType::Q8_0)])
+    {
+        let shape = Shape { kind, ..PLAIN };
         let mut scene = Scene::new(shape, &[40]);
         for v in &mut scene.v[0] {
             *v *= size as f32;

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Rows of a tile at most.
 pub(super) const MAX_ROWS: usize = 64;
-/// With this many register tiles it pays to widen a group of binary16 keys and values once for all of them.
+/// With this many register tiles it pays to widen a group of keys and values once for all of them.
 const WIDEN_FROM: usize = 3;
 
 /// A tile: rows of one sequence, for the query heads of one kv head.
@@ -60,6 +60,7 @@ impl Kernel for Tile<'_, '_> {
         match self.attention.kv.layout().kind() {
             KvType::F32 => self.compute::<S, f32>(s, &mut scratch),
             KvType::F16 => self.compute::<S, u16>(s, &mut scratch),
+            KvType::Q8_0 => self.compute::<S, i8>(s, &mut scratch),
         }
         SCRATCH.set(scratch);
     }
@@ -89,7 +90,7 @@ impl Tile<'_, '_> {
         let layout = self.attention.kv.layout();
         let (dim, padded) = (layout.k_dim(), layout.padded_dim());
         let queries = self.queries();
-        let widen = E::SCALED && queries >= WIDEN_FROM * MAX_QUERIES;
+        let widen = layout.kind() != KvType::F32 && queries >= WIDEN_FROM * MAX_QUERIES;
         let wide_words = if widen { GROUP * (dim + layout.v_dim()) + BLOCK } else { 0 };
         let words = MAX_QUERIES * GROUP + wide_words + queries * (dim + 2 * (padded + 2));
         if scratch.len() < words {
@@ -244,7 +245,9 @@ impl Tile<'_, '_> {
             if seen {
                 let block = self.attention.pages.block(seq, low / BLOCK);
                 let cell = self.attention.kv.cell::<E>(block, self.kv_head);
-                blocks.get_or_insert_with(|| Blocks::filled_with(cell)).set(b, cell);
+                blocks
+                    .get_or_insert_with(|| Blocks::filled_with(self.attention.kv.layout().kind(), cell))
+                    .set(b, cell);
             }
         }
         blocks

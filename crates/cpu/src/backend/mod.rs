@@ -16,8 +16,8 @@ mod work;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use graph::backend::{
-    Backend, CompileOptions, DeviceError, HOST_MEMORY, Plan, Reading, Reopening, RowSource, StateDesc,
-    StateHandle, WeightDesc, WeightHandle,
+    Backend, CompileOptions, DeviceError, HOST_MEMORY, KvType, Plan, Reading, Reopening, RowSource,
+    StateDesc, StateHandle, WeightDesc, WeightHandle,
 };
 use graph::{Fence, Graph};
 
@@ -121,6 +121,10 @@ impl Backend for CpuBackend {
 
     fn memory_name(&self) -> Option<String> {
         Some(HOST_MEMORY.to_owned())
+    }
+
+    fn kv_types(&self) -> &[KvType] {
+        &KvType::ALL
     }
 
     fn reopen(&self) -> Reopening {

@@ -35,11 +35,7 @@ pub(super) struct CpuState {
 /// The layout of a KV cache state `[blocks, 16, heads, k_dim + v_dim]`; `None` when it is not the shape of one.
 pub(super) fn kv_layout(dtype: DType, shape: Shape, k_dim: usize) -> Option<KvLayout> {
     let [_, KV_BLOCK, heads, both] = *shape.dims() else { return None };
-    let kind = match dtype {
-        DType::F32 => KvType::F32,
-        DType::F16 => KvType::F16,
-        _ => return None,
-    };
+    let kind = KvType::of(dtype)?;
     (heads > 0 && k_dim > 0 && both > k_dim).then(|| KvLayout::new(kind, heads, k_dim, both - k_dim))
 }
 

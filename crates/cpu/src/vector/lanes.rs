@@ -60,6 +60,32 @@ impl<S: Isa> V<S> {
         }
     }
 
+    /// # Safety
+    /// `p` must be readable for 16 u16.
+    #[inline(always)]
+    pub(crate) unsafe fn load_bf16(s: S, p: *const u16) -> Self {
+        // SAFETY: the caller's contract; the second vector starts within the sixteen.
+        unsafe {
+            let low = s.load_bf16(p);
+            if S::LANES == VIRTUAL_LANES { V([low; 2]) } else { V([low, s.load_bf16(p.add(S::LANES))]) }
+        }
+    }
+
+    /// # Safety
+    /// `p` must be readable for 16 signed bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn load_i8(s: S, p: *const i8) -> Self {
+        // SAFETY: the caller's contract; the second vector starts within the sixteen.
+        unsafe {
+            let low = s.cvt(s.load_i8(p.cast()));
+            if S::LANES == VIRTUAL_LANES {
+                V([low; 2])
+            } else {
+                V([low, s.cvt(s.load_i8(p.add(S::LANES).cast()))])
+            }
+        }
+    }
+
     /// The first `n` lanes, zero in the others.
     ///
     /// # Safety

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checks::faults::Fault;
 use cpu::{CpuBackend, CpuOptions};
-use graph::backend::Backend;
+use graph::backend::{Backend, KvType};
 use gristmill_engine::{EngineError, EngineOptions, Request, SavedSession, SessionError, SessionId};
 use sha2::{Digest, Sha256};
 
@@ -72,11 +72,30 @@ fn a_saved_session_goes_on_on_one_device_and_on_two() {
     }
 }
 
+/// Of every type of cache: the states are the bytes that the device has.
+#[test]
+fn a_saved_session_of_any_type_of_cache_goes_on() {
+    for kv_type in KvType::ALL {
+        let options = || EngineOptions { kv_type: Some(kv_type), logits: true, ..options() };
+        let bytes = saved(&mut Desk::new(options()), 40);
+        let parsed = SavedSession::parse(&bytes).unwrap();
+        let mut desk = Desk::new(options());
+        let session = desk.engine.restore_session(&parsed).unwrap();
+        let whole = [parsed.tokens(), &prompt(5, 2)[..]].concat();
+        let id = desk.submit(on(session, whole.clone(), 6));
+        desk.finish();
+        let want = alone("llama", generate(whole, 6), options());
+        assert_eq!((desk.answer(id), desk.reused[&id]), (&want, 43), "{kv_type}");
+    }
+}
+
 #[test]
 fn sessions_of_another_engine_are_refused_by_name() {
     let bytes = saved(&mut Desk::new(options()), 20);
     for other in [
         Desk::on("llama", Fault::None, EngineOptions { context: Some(144), ..options() }),
+        Desk::on("llama", Fault::None, EngineOptions { kv_type: Some(KvType::F16), ..options() }),
+        Desk::on("llama", Fault::None, EngineOptions { kv_type: Some(KvType::Q8_0), ..options() }),
         Desk::on("qwen2", Fault::None, options()),
     ] {
         let mut desk = other;

@@ -35,7 +35,9 @@ impl Compiler<'_> {
         let half = match value.dtype {
             DType::F32 => false,
             DType::F16 => true,
-            other => return self.unsupported(node, format!("a KV cache of {other}")),
+            other => {
+                return self.unsupported(node, format!("a KV cache of {other}, only ones of F32 and F16"));
+            }
         };
         let dims = value.layout.shape.dims();
         let pages = node.op.roles().iter().position(|r| *r == "pages").map(|i| node.inputs[i]);

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use half::{bf16, f16};
+
+use super::kv_cache::{KV_SCALED, KvType, q8_block};
 use super::reference::{Bounds, FLUSH, ReferenceError, UNIT, bad_value, rounded, sequence_of_rows};
 use super::{Check, KV_BLOCK, Op, Operand, OperandError, result};
 use crate::{DType, HostTensor};
@@ -10,8 +13,8 @@ use crate::{DType, HostTensor};
 pub(super) fn infer(op: &Op, c: &Check) -> Result<Vec<Operand>, OperandError> {
     let write = matches!(op, Op::KvWrite);
     let cache = if write { 2 } else { 1 };
-    if !matches!(c.dtype(cache), DType::F32 | DType::F16) {
-        return c.fail(cache, format!("is {}, a KV cache is F32 or F16", c.dtype(cache)));
+    if KvType::of(c.dtype(cache)).is_none() {
+        return c.fail(cache, format!("is {}, a KV cache is F32, F16 or Q8_0", c.dtype(cache)));
     }
     let kv = c.ranked(cache, c.dtype(cache), 4)?;
     if kv[1] != KV_BLOCK {
@@ -102,20 +105,52 @@ fn kv_write(args: &mut [HostTensor]) -> Result<(), ReferenceError> {
     for (r, sequence) in sequence_of_rows(op, 4, extents, pos.dims()[0])?.into_iter().enumerate() {
         let Some(sequence) = sequence else { break };
         let at = place(op, cache, pages, sequence, pos.u32s()?[r] as usize)?;
-        let half = cache.dtype() == DType::F16;
         for head in 0..heads {
             let row = r * heads + head;
-            let values = k[row * dk..][..dk].iter().chain(&v[row * dv..][..dv]);
-            let start = (at * heads + head) * (dk + dv);
-            for (i, value) in (start..).zip(values) {
-                if half {
-                    let value = half::f16::from_f32(*value).to_le_bytes();
-                    cache.bytes_mut()[2 * i..][..2].copy_from_slice(&value);
-                } else {
-                    cache.f32s_mut()?[i] = *value;
-                }
+            let (k, v) = (&k[row * dk..][..dk], &v[row * dv..][..dv]);
+            let dtype = cache.dtype();
+            store(dtype, cache.row_bytes_mut(at * heads + head)?, k, v);
+        }
+    }
+    Ok(())
+}
+
+/// Stores a key and a value in a row of a cache.
+fn store(dtype: DType, row: &mut [u8], k: &[f32], v: &[f32]) {
+    let values = k.iter().chain(v);
+    match KvType::of(dtype) {
+        Some(KvType::F32) => {
+            row.chunks_exact_mut(4).zip(values).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()))
+        }
+        Some(KvType::F16) => {
+            row.chunks_exact_mut(2)
+                .zip(values)
+                .for_each(|(to, x)| to.copy_from_slice(&f16::from_f32(*x).to_le_bytes()));
+        }
+        Some(KvType::Q8_0) => {
+            let blocks = k.chunks(KV_SCALED).chain(v.chunks(KV_SCALED));
+            for (to, x) in row.chunks_exact_mut(dtype.block_bytes()).zip(blocks) {
+                let (scale, codes) = to.split_at_mut(2);
+                scale.copy_from_slice(
+                    &q8_block(x, bytemuck::cast_slice_mut(&mut codes[..x.len()])).to_le_bytes(),
+                );
             }
         }
+        None => unreachable!("the type of the cache was checked"),
+    }
+}
+
+/// Decodes what lies in a row of a cache: a key of `dk` elements and a value of the others.
+fn load(cache: &HostTensor, row: usize, dk: usize, kv: &mut [f32]) -> Result<(), ReferenceError> {
+    if cache.dtype() != DType::Q8_0 {
+        return Ok(cache.decode_row(row, kv)?);
+    }
+    let (k, v) = kv.split_at_mut(dk);
+    let blocks = k.chunks_mut(KV_SCALED).chain(v.chunks_mut(KV_SCALED));
+    for (to, from) in blocks.zip(cache.row_bytes(row)?.chunks_exact(DType::Q8_0.block_bytes())) {
+        let (scale, codes) = from.split_at(2);
+        let scale = bf16::from_le_bytes([scale[0], scale[1]]).to_f32();
+        to.iter_mut().zip(codes).for_each(|(to, code)| *to = scale * f32::from(*code as i8));
     }
     Ok(())
 }
@@ -159,7 +194,7 @@ fn attend(op: &Op, args: &[HostTensor]) -> Result<(Vec<f64>, Vec<f64>), Referenc
                 let place = place(op, cache, pages, sequence, at)?;
                 let kv = entry.insert(vec![0.0; kv_heads * kv_width]);
                 for (head, kv) in kv.chunks_exact_mut(kv_width).enumerate() {
-                    cache.decode_row(place * kv_heads + head, kv)?;
+                    load(cache, place * kv_heads + head, dk, kv)?;
                 }
             }
         }

@@ -13,6 +13,7 @@ use crate::{DType, HostTensor, Shape};
 
 pub mod attention;
 pub mod elementwise;
+pub mod kv_cache;
 pub mod linear;
 pub mod moe;
 pub mod norm;
@@ -24,6 +25,7 @@ pub mod sample;
 mod tests;
 
 pub use elementwise::{Activation, Binary};
+pub use kv_cache::{KV_SCALED, KvType};
 pub use reference::{Bounds, Precision, ReferenceError};
 pub use sample::{NO_TOKEN, NOT_A_TOKEN};
 
@@ -86,8 +88,9 @@ pub enum Op {
 
     // --- attention (attention.rs) ---
     /// Writes this step's keys and values into the paged cache. `k f32 [R, H, Dk]`, `v f32 [R, H, Dv]`,
-    /// `cache state [blocks, 16, H, Dk + Dv]`, `pos u32 [R]`, `extents u32 [S]`, `pages u32 [S, P]` -> nothing; the
-    /// state moves to its next version.
+    /// `cache state [blocks, 16, H, Dk + Dv]` of a [`KvType`], `pos u32 [R]`, `extents u32 [S]`, `pages u32 [S, P]` ->
+    /// nothing; the state moves to its next version. Each element is rounded to the cache's type: to binary16, or as
+    /// [`kv_cache::q8_block`] does.
     KvWrite,
     /// Attention of this step's queries over the paged cache, with running softmax.
     /// `q f32 [R, Hq, Dk]`, `cache state [blocks, 16, H, Dk + Dv]`, `pos u32 [R]`, `until u32 [R]`, `extents u32 [S]`,

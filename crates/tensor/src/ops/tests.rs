@@ -168,7 +168,7 @@ fn attend(case: &Case, dtype: DType) -> HostTensor {
     let pages = HostTensor::from_u32(&[lengths.len(), width], &pages).unwrap();
     let pos: Vec<u32> = lengths.iter().flat_map(|n| 0..*n).collect();
     let (heads, kv_width) = (k.dims()[1], k.dims()[2] + v.dims()[2]);
-    let cache = HostTensor::zeros(dtype, Shape::new(&[total, KV_BLOCK, heads, kv_width]).unwrap()).unwrap();
+    let cache = HostTensor::state(dtype, Shape::new(&[total, KV_BLOCK, heads, kv_width]).unwrap()).unwrap();
     let pos = HostTensor::from_u32(&[pos.len()], &pos).unwrap();
     let mut args = [k, v, cache, pos, case.get("lengths"), pages.clone()];
     Op::KvWrite.reference(&mut args).unwrap();
@@ -188,15 +188,18 @@ fn attentions() {
         let y = attend(&case, DType::F32);
         // Scores in the hundreds lose three digits to the exponential.
         agree(&case.name, &y, &case.get("y"), 100.0);
-        let (half, y) = (attend(&case, DType::F16), y.f32s().unwrap());
+        let y = y.f32s().unwrap();
         let largest = y.iter().fold(0f32, |m, y| m.max(y.abs()));
-        let off = half.f32s().unwrap().iter().zip(y).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-        assert!(
-            case.name.starts_with("sharp") || off <= 4e-3 * largest,
-            "{}: f16 is off by {off}",
-            case.name
-        );
-        assert!(off > 0.0 || largest == 0.0, "{}: an f16 cache rounds", case.name);
+        for (kv_type, share) in [(KvType::F16, 4e-3), (KvType::Q8_0, 3e-2)] {
+            let rounded = attend(&case, kv_type.dtype());
+            let off = rounded.f32s().unwrap().iter().zip(y).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            assert!(
+                case.name.starts_with("sharp") || off <= share * largest,
+                "{}: {kv_type} is off by {off} of {largest}",
+                case.name
+            );
+            assert!(off > 0.0 || largest == 0.0, "{}: a cache of {kv_type} rounds", case.name);
+        }
     }
 }
 

@@ -203,6 +203,7 @@ fn run_group(
             repetitions: args.repetitions,
             device: engine.device(),
             precision: engine.precision(),
+            kv_type: engine.kv_type(),
             samples,
             peak_memory: measure::peak_memory(),
             shares: None,

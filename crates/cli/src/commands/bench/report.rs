@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use gristmill::{ByteSize, Checkpoint, ModelInfo, Precision};
+use gristmill::{ByteSize, Checkpoint, KvType, ModelInfo, Precision};
 use serde_json::{Map, Value, json};
 
 use crate::output::results;
@@ -32,6 +32,7 @@ pub(super) struct Row {
     pub(super) repetitions: usize,
     pub(super) device: String,
     pub(super) precision: Precision,
+    pub(super) kv_type: KvType,
     pub(super) samples: Vec<Duration>,
     pub(super) peak_memory: Option<u64>,
     pub(super) shares: Option<Shares>,
@@ -170,7 +171,7 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
         Test::Prompt { n, .. } => (n, 0),
         Test::Generate { n, .. } => (0, n),
     };
-    let kv = if row.precision == Precision::Fast { "f16" } else { "f32" };
+    let kv = row.kv_type.name();
     let nanos = row.samples.iter().map(|d| d.as_nanos() as f64);
     let (time, rate) = (Spread::of(nanos), row.rate());
     let shares = row.shares;

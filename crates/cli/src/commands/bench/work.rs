@@ -4,7 +4,7 @@ use anyhow::Result;
 use gristmill::parts::graph::{Graph, PortKind, ScalarId, ValueId};
 use gristmill::parts::models::{KvSpec, StepLimits};
 use gristmill::parts::tensor::{DType, Op};
-use gristmill::{Model, Peaks, Precision};
+use gristmill::{KvType, Model, Peaks, Precision};
 
 use super::measure::Test;
 use super::report::Row;
@@ -71,10 +71,9 @@ impl Work {
                 Shares { peaks, read: None, int }
             }
             Test::Generate { n, depth, sequences } => {
-                let element = if row.precision == Precision::Fast { 2 } else { 4 };
                 let keys = depth + n.div_ceil(2);
                 // A step reads the weights once for all sequences.
-                let bytes = self.weight_bytes + self.kv_bytes(keys, element) * sequences as u64;
+                let bytes = self.weight_bytes + self.kv_bytes(keys, row.kv_type) * sequences as u64;
                 let steps = rate / sequences as f64;
                 Shares { peaks, read: Some(bytes as f64 * steps / peaks.memory_bytes), int: None }
             }
@@ -82,9 +81,9 @@ impl Work {
     }
 
     /// Bytes of keys and values that a token reads when `keys` positions are there.
-    fn kv_bytes(&self, keys: usize, element: usize) -> u64 {
-        let layer = |kv: &KvSpec| kv.heads * (kv.k_dim + kv.v_dim) * keys.min(kv.window.unwrap_or(keys));
-        self.kv.iter().map(|kv| (layer(kv) * element) as u64).sum()
+    fn kv_bytes(&self, keys: usize, kv_type: KvType) -> u64 {
+        let position = |kv: &KvSpec| kv.heads * kv_type.bytes_for(kv.k_dim + kv.v_dim);
+        self.kv.iter().map(|kv| (position(kv) * keys.min(kv.window.unwrap_or(keys))) as u64).sum()
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use gristmill::Chat;
+use gristmill::{Chat, KvType};
 
 use self::input::{Piped, Terminal, Turn};
 use self::talk::{Next, Talk, is_new, quoted};
@@ -98,6 +98,7 @@ fn resume(load: &LoadArgs) -> String {
     add("--cache-dir", load.model.cache_dir.clone().map(PathBuf::into_os_string));
     add("--device", Some(load.device.device.clone().into()).filter(|device| device != "cpu"));
     add("--precision", load.step.precision.map(|p| precision_name(p.into()).into()));
+    add("--kv-type", load.step.kv_type.map(|kv| KvType::from(kv).name().into()));
     add("-c", load.cache.context.map(|n| n.to_string().into()));
     add("--kv-memory", load.cache.kv_memory.map(|n| n.to_string().into()));
     line + " --session"

@@ -32,7 +32,7 @@ pub(super) fn chart(model: &Model, args: &InspectArgs) -> Result<Chart> {
     let (info, options) = (model.info(), engine_options(&args.step, &args.cache));
     let pages = options.context.unwrap_or(info.context).div_ceil(KV_BLOCK).max(1);
     let limits = StepLimits { rows: 1, seqs: 1, outs: 1, pages, blocks: pages, slots: 1 };
-    let mut graph = model.record(&limits, options.kv_dtype(info), true)?;
+    let mut graph = model.record(&limits, options.kv_type_for(info).dtype(), true)?;
     // The hidden states before each layer and behind the last say where layers begin.
     let bounds: Vec<String> = (0..=info.layers).map(hidden).collect();
     graph.retain_outputs(|name| name == LOGITS || bounds.iter().any(|bound| bound == name));

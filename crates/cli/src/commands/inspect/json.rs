@@ -51,6 +51,7 @@ pub(super) fn print_json(
         };
         json!({
             "precision": m.precision,
+            "kv_type": m.kv_type.name(),
             "weight_bytes": m.weights,
             "context": cache.map(|c| c.context),
             "cache_bytes": cache.map(|c| c.bytes()),

@@ -12,7 +12,7 @@ use clap::Args;
 use gristmill::parts::formats::FileEntry;
 use gristmill::parts::formats::gguf::Value as MetaValue;
 use gristmill::{
-    ByteSize, CacheSize, Checkpoint, Container, EngineError, Error, Model, ModelInfo, open_devices,
+    ByteSize, CacheSize, Checkpoint, Container, EngineError, Error, KvType, Model, ModelInfo, open_devices,
 };
 use serde_json::Value;
 
@@ -27,8 +27,8 @@ const LONG: usize = 8;
 
 /// Describe a model: hyper-parameters, memory, metadata, tensors, graph
 ///
-/// Of memory it tells what running the model would take on --device with --precision and --context. The graph is the one that
-/// the model is recorded as, before a device fuses its operations; layers that are alike are shown once.
+/// Of memory it tells what running the model would take on --device with --precision, --kv-type and --context. The graph is
+/// the one that the model is recorded as, before a device fuses its operations; layers that are alike are shown once.
 #[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
     /// Print a JSON object, the graph included; metadata arrays of more than 8 elements appear as their type and length
@@ -82,6 +82,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
 /// What running the model would take.
 struct Memory {
     precision: &'static str,
+    kv_type: KvType,
     weights: u64,
     /// Or why even one token does not fit.
     cache: Result<CacheSize, String>,
@@ -95,10 +96,13 @@ fn memory(args: &InspectArgs, info: &ModelInfo, checkpoint: &Checkpoint) -> Resu
     let cache = CacheSize::choose(info, &options, &devices, weights);
     let cache = match cache {
         // The model and the devices do not go together, which is no matter of memory.
-        Err(error @ EngineError::Option { .. }) => return Err(Error::from(error).into()),
+        Err(error @ EngineError::Option { .. }) => {
+            return Err(Error::from(error).into());
+        }
         other => other.map_err(|e| e.to_string()),
     };
-    Ok(Memory { precision: precision_name(precision), weights, cache })
+    let kv_type = options.kv_type_for(info);
+    Ok(Memory { precision: precision_name(precision), kv_type, weights, cache })
 }
 
 fn container(checkpoint: &Checkpoint) -> &'static str {
@@ -144,7 +148,7 @@ fn print_text(
         Err(problem) => writeln!(out, "model         cannot be run: {problem}")?,
     }
     if let Some(memory) = memory {
-        writeln!(out, "\nmemory ({})", memory.precision)?;
+        writeln!(out, "\nmemory ({}, KV cache of {})", memory.precision, memory.kv_type)?;
         writeln!(out, "  weights     {}", ByteSize(memory.weights))?;
         match memory.cache {
             Ok(size) => {

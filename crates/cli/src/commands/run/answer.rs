@@ -49,6 +49,7 @@ impl Answer {
             let engine = llm.engine();
             about.insert("device".to_owned(), engine.device().into());
             about.insert("precision".to_owned(), precision_name(engine.precision()).into());
+            about.insert("kv_type".to_owned(), engine.kv_type().name().into());
             about.insert("context".to_owned(), engine.cache_size().context.into());
             about.insert("fingerprint".to_owned(), engine.fingerprint().into());
         }
