@@ -22,9 +22,13 @@ fn check(report: &Report) {
     );
 }
 
-/// Types of weights without a form on the device, which [`refuses_other_types_by_name`] tries.
+/// Ops without a kernel, which [`refuses_other_ops_by_name`] tries.
+const WITHOUT: [&str; 1] = ["gated_delta_rule"];
+
+/// Neither these nor types of weights without a form on the device, which [`refuses_other_types_by_name`] tries.
 fn supported(case: &Case) -> bool {
-    multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype()))
+    !WITHOUT.contains(&case.op)
+        && (multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype())))
 }
 
 #[test]
@@ -40,6 +44,19 @@ fn refuses_other_types_by_name() {
     for (case, reason) in &report.unsupported {
         let dtype = refused.iter().find(|d| case.split('/').any(|part| part == d.name()));
         assert!(dtype.is_some_and(|d| reason.contains(d.name())), "{case}: {reason}");
+    }
+}
+
+#[test]
+fn refuses_other_ops_by_name() {
+    let report = run(&open(Profile::WebGpu), |case| WITHOUT.contains(&case.op));
+    assert!(report.failures.is_empty(), "{report}");
+    let cases: usize = report.rows.iter().flat_map(|(_, cells)| cells.values()).map(|cell| cell.cases).sum();
+    assert!(cases > 0 && report.unsupported.len() == cases, "{report}");
+    for (case, reason) in &report.unsupported {
+        let named =
+            WITHOUT.iter().any(|op| reason.contains(op)) && reason.contains("run the model on the CPU");
+        assert!(named, "{case}: {reason}");
     }
 }
 
