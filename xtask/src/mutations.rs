@@ -141,9 +141,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "a row without experts is passed on",
-        "crates/cpu/src/backend/steps.rs",
-        "ctx.refuse(\"route\", REFUSED_LOGITS, of_step.then_some(row));",
+        "crates/cpu/src/backend/experts.rs",
+        "ctx.refuse(\"route\", REFUSED_LOGITS, self.of_step.then_some(row));",
         "",
+    ),
+    mutation(
+        "a delta rule that recalls what it has not decayed",
+        "crates/cpu/src/vector/delta.rs",
+        "recall: decay * k,",
+        "recall: k,",
     ),
     mutation(
         "epsilon outside the root",
@@ -213,14 +219,14 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "chosen experts are not renormalised",
-        "crates/cpu/src/backend/steps.rs",
-        "if renormalise {",
-        "if false && renormalise {",
+        "crates/cpu/src/backend/experts.rs",
+        "if self.renormalise {",
+        "if false && self.renormalise {",
     ),
     mutation(
         "experts are summed without the last",
-        "crates/cpu/src/backend/steps.rs",
-        "for (slot, &weight) in slots.iter().enumerate() {",
-        "for (slot, &weight) in slots.iter().enumerate().take(slots.len() - 1) {",
+        "crates/cpu/src/vector/elementwise.rs",
+        "for (slot, &weight) in weights.iter().enumerate() {",
+        "for (slot, &weight) in weights.iter().enumerate().take(weights.len() - 1) {",
     ),
 ];

@@ -131,7 +131,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("gristmill quantize model-q8.gguf model-f16.gguf F16", "undo a quantisation"),
         ],
     ),
-    ("synth", &[("gristmill synth --shape qwen3-8b --quant Q4_0 big.gguf", "a large model to measure")]),
+    (
+        "synth",
+        &[
+            ("gristmill synth --shape qwen3-8b --quant Q4_0 big.gguf", "a large model to measure"),
+            (
+                "gristmill synth --shape qwen3-30b-a3b --layers 4 --quant Q4_K experts.gguf",
+                "some layers of a mixture of experts",
+            ),
+        ],
+    ),
     (
         "devices",
         &[("gristmill devices", "what there is to run on"), ("gristmill devices --json", "for programs")],

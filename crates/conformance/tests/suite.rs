@@ -77,6 +77,7 @@ fn the_oracle_passes_every_case() {
         "expert_matmul",
         "expert_sum",
         "short_conv",
+        "gated_delta_rule",
         "sample",
         "feed",
     ];
@@ -240,6 +241,64 @@ fn the_taps_in_reverse() {
             a[1].f32s_mut().unwrap().chunks_exact_mut(taps).for_each(|w| w.reverse());
         })),
         _ => None,
+    });
+}
+
+/// A wrong device that sees the operands of a delta rule changed.
+fn delta(op: &Op, args: &mut [HostTensor], edit: impl Fn(&mut [HostTensor])) -> Option<Answer> {
+    matches!(op, Op::GatedDeltaRule { .. }).then(|| with(op, args, edit))
+}
+
+#[test]
+fn a_correction_by_what_was_recalled_before_the_decay() {
+    // With v / decay and beta * decay, what is recalled after the decay has the weight of what was recalled before it.
+    caught("gated_delta_rule", "step", |op, args| {
+        delta(op, args, |a| {
+            let heads = a[2].dims()[1];
+            let decay: Vec<f32> = a[3].f32s().unwrap().iter().map(|g| g.exp().max(1e-3)).collect();
+            let width = a[2].dims()[2];
+            let v = a[2].f32s_mut().unwrap();
+            v.chunks_exact_mut(width).zip(&decay).for_each(|(v, d)| v.iter_mut().for_each(|v| *v *= d));
+            let beta = a[4].f32s_mut().unwrap();
+            assert_eq!(beta.len() % heads.max(1), 0);
+            beta.iter_mut().zip(&decay).for_each(|(b, d)| *b /= d);
+        })
+    });
+}
+
+#[test]
+fn a_stale_matrix_at_position_0() {
+    caught("gated_delta_rule", "step", |op, args| {
+        delta(op, args, |a| edit_u32(&mut a[6], |_, pos| pos.max(1)))
+    });
+}
+
+#[test]
+fn a_matrix_not_stored() {
+    caught("gated_delta_rule", "step", |op, args| {
+        delta(op, args, |a| edit_u32(&mut a[9], |_, slot| if slot == 2 { NO_SNAP } else { slot }))
+    });
+}
+
+#[test]
+fn keys_as_long_as_they_come() {
+    caught("gated_delta_rule", "step", |op, args| match op {
+        Op::GatedDeltaRule { scale, .. } => {
+            Some(Op::GatedDeltaRule { scale: *scale, eps: 1.0 }.reference(args))
+        }
+        _ => None,
+    });
+}
+
+#[test]
+fn the_key_head_of_another_value_head() {
+    // Head h with the keys of h mod Hk: the reference is given the keys in reverse.
+    caught("gated_delta_rule", "step", |op, args| {
+        delta(op, args, |a| {
+            let (heads, width) = (a[1].dims()[1], a[1].dims()[2]);
+            let k = a[1].f32s_mut().unwrap();
+            k.chunks_exact_mut((heads * width).max(1)).for_each(|row| row.rotate_left(width));
+        })
     });
 }
 

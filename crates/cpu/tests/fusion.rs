@@ -22,6 +22,8 @@ struct Layer {
     activation: Activation,
     /// Whether somebody else wants the gate's result, or the gated one.
     kept: [bool; 2],
+    /// Of a mixture of experts: how many, and how many of them a row takes.
+    experts: Option<[usize; 2]>,
 }
 
 const PLAIN: Layer = Layer {
@@ -31,6 +33,7 @@ const PLAIN: Layer = Layer {
     biased: false,
     activation: Activation::Silu,
     kept: [false; 2],
+    experts: None,
 };
 
 impl Layer {
@@ -39,15 +42,26 @@ impl Layer {
         let rows = b.scalar("rows");
         let x = b.input("x", DType::F32, &[BUCKET, self.hidden], Some(rows));
         let h = b.rms_norm(x, b.weight("norm", DType::F32, &[self.hidden]), 1e-6);
+        let chosen = self.experts.map(|[experts, chosen]| {
+            let logits = b.matmul(h, b.weight("router", DType::F32, &[experts, self.hidden]));
+            b.route(logits, chosen, true)
+        });
+        let product = |x, name: &str, dtype, [n, k]: [usize; 2]| match (self.experts, chosen) {
+            (Some([experts, _]), Some((_, ids))) => {
+                b.expert_matmul(x, b.weight(name, dtype, &[experts, n, k]), ids)
+            }
+            _ => b.matmul(x, b.weight(name, dtype, &[n, k])),
+        };
         let [gate, up] = [("gate", self.types[0]), ("up", self.types[1])].map(|(name, dtype)| {
-            let y = b.matmul(h, b.weight(name, dtype, &[self.width, self.hidden]));
+            let y = product(h, name, dtype, [self.width, self.hidden]);
             if !self.biased {
                 return y;
             }
             b.add_row(y, b.weight(&format!("{name}_bias"), DType::F32, &[self.width]))
         });
         let gated = b.mul(b.activate(self.activation, gate), up);
-        let y = b.matmul(gated, b.weight("down", self.types[2], &[self.hidden, self.width]));
+        let y = product(gated, "down", self.types[2], [self.hidden, self.width]);
+        let y = chosen.map_or(y, |(weights, _)| b.expert_sum(y, weights));
         b.output("y", b.add(x, y));
         let others = [("of gate", gate), ("of both", gated)];
         others.into_iter().zip(self.kept).filter(|(_, kept)| *kept).for_each(|((name, value), _)| {
@@ -109,6 +123,13 @@ fn a_gated_layer_has_the_bits_of_its_nodes() {
         Layer { width: 1696, types: [D::Q4_0; 3], hidden: 96, ..PLAIN },
         Layer { kept: [true, false], ..PLAIN },
         Layer { kept: [false, true], ..PLAIN },
+        Layer { experts: Some([7, 3]), ..PLAIN },
+        Layer { experts: Some([40, 1]), types: [D::Q4_K, D::Q6_K, D::Q8_0], ..PLAIN },
+        Layer { experts: Some([5, 5]), types: [D::Q8_0, D::F16, D::F32], ..PLAIN },
+        Layer { experts: Some([9, 2]), hidden: 37, width: 53, types: [D::F16, D::F32, D::BF16], ..PLAIN },
+        Layer { experts: Some([4, 2]), width: 1696, hidden: 96, types: [D::Q4_0; 3], ..PLAIN },
+        Layer { experts: Some([6, 2]), kept: [true, false], ..PLAIN },
+        Layer { experts: Some([6, 2]), kept: [false, true], ..PLAIN },
     ];
     for layer in layers {
         let plain = layer.graph();
@@ -126,11 +147,11 @@ fn a_gated_layer_has_the_bits_of_its_nodes() {
         for precision in [Precision::Exact, Precision::Fast] {
             let (want, kernels) = run(&plain, 1, &weights, precision);
             assert!(want.iter().flatten().all(|y| f32::from_bits(*y).is_finite()));
-            assert!(!kernels.iter().any(|k| k.starts_with("gated_matmul")), "{kernels:?}");
+            assert!(!kernels.iter().any(|k| k.contains("gated_matmul")), "{kernels:?}");
             for threads in [1, 2, 3, 8] {
                 let (have, kernels) = run(&rewritten, threads, &weights, precision);
                 assert!(have == want, "{threads} threads, {precision:?}, {layer:?}");
-                let gated = kernels.iter().any(|k| k.starts_with("gated_matmul"));
+                let gated = kernels.iter().any(|k| k.contains("gated_matmul"));
                 assert_eq!(gated, !layer.kept[0], "{kernels:?}");
             }
         }

@@ -533,6 +533,9 @@ impl Compiler<'_> {
                 self.per_element(node, &select::expert_sum(), params, vec![], &out, Use::None)
             }
             Op::ShortConv => self.short_conv(node),
+            Op::GatedDeltaRule { .. } => {
+                self.unsupported(node, "there is no kernel for it yet: run the model on the CPU")
+            }
             Op::Sample => self.sample(node),
             Op::Feed => self.feed(node),
         }

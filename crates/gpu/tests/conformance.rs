@@ -22,15 +22,19 @@ fn check(report: &Report) {
     );
 }
 
-/// Caches of types without kernels.
+/// Caches of types without kernels, which [`refuses_caches_that_it_does_not_claim`] tries.
 fn foreign_cache(case: &Case) -> bool {
     ["kv_write", "attention"].contains(&case.op) && case.dtype == DType::Q8_0
 }
 
-/// Not types of weights and caches without a form on the device, which [`refuses_other_types_by_name`] and
-/// [`refuses_caches_that_it_does_not_claim`] try.
+/// Ops without a kernel, which [`refuses_other_ops_by_name`] tries.
+const WITHOUT: [&str; 1] = ["gated_delta_rule"];
+
+/// Neither these nor types of weights without a form on the device, which [`refuses_other_types_by_name`] tries.
 fn supported(case: &Case) -> bool {
-    !foreign_cache(case) && (multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype())))
+    !foreign_cache(case)
+        && !WITHOUT.contains(&case.op)
+        && (multiplies(case.dtype) || case.weights.values().all(|w| multiplies(w.dtype())))
 }
 
 #[test]
@@ -59,6 +63,19 @@ fn refuses_caches_that_it_does_not_claim() {
     assert!(cases > 20 && report.failures.is_empty(), "{report}");
     assert_eq!(report.unsupported.len(), cases, "{report}");
     assert!(report.unsupported.iter().all(|(_, reason)| reason.contains("a KV cache of Q8_0")), "{report}");
+}
+
+#[test]
+fn refuses_other_ops_by_name() {
+    let report = run(&open(Profile::WebGpu), |case| WITHOUT.contains(&case.op));
+    assert!(report.failures.is_empty(), "{report}");
+    let cases: usize = report.rows.iter().flat_map(|(_, cells)| cells.values()).map(|cell| cell.cases).sum();
+    assert!(cases > 0 && report.unsupported.len() == cases, "{report}");
+    for (case, reason) in &report.unsupported {
+        let named =
+            WITHOUT.iter().any(|op| reason.contains(op)) && reason.contains("run the model on the CPU");
+        assert!(named, "{case}: {reason}");
+    }
 }
 
 #[test]

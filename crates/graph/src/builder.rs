@@ -299,6 +299,22 @@ impl Builder {
         (out.first().copied().unwrap_or(self.poison()), State { version: ring.version + 1, ..ring })
     }
 
+    /// [`Op::GatedDeltaRule`]: the result and the state's next version. `gates` is log_decay, beta; `step` is pos, extents,
+    /// slots, snap.
+    #[track_caller]
+    pub fn gated_delta_rule(
+        &self,
+        op: Op,
+        [q, k, v]: [Tensor; 3],
+        [log_decay, beta]: [Tensor; 2],
+        state: State,
+        [pos, extents, slots, snap]: [Tensor; 4],
+    ) -> (Tensor, State) {
+        let operands = [q, k, v, log_decay, beta, state.tensor, pos, extents, slots, snap];
+        let out = self.record(op, &operands, Some(state), Location::caller());
+        (out.first().copied().unwrap_or(self.poison()), State { version: state.version + 1, ..state })
+    }
+
     /// [`Op::Feed`].
     #[track_caller]
     pub fn feed(&self, ids: Tensor, drawn: State) -> Tensor {

@@ -39,6 +39,21 @@ fn a_synthetic_model_answers_and_is_benched() {
 }
 
 #[test]
+fn a_mixture_of_experts_is_written_with_as_many_layers_as_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf").to_str().unwrap().to_owned();
+    for (layers, more) in [(2, &[][..]), (1, &["--layers", "1"]), (3, &["--layers", "3"])] {
+        ok(&[&["synth", "--shape", "tiny-moe", "--quant", "q4_k"], more, &[&path]].concat());
+        let shown = ok(&["inspect", &path]);
+        let last = format!("blk.{}.ffn_down_exps.weight", layers - 1);
+        assert!(shown.contains(&last) && !shown.contains(&format!("blk.{layers}.")), "{shown}");
+        assert!(!ok(&["run", "-m", &path, "-n", "8", "--ignore-eos", "Hello"]).is_empty());
+    }
+    let errors = fails(&["synth", "--shape", "tiny-moe", "--quant", "q4_k", "--layers", "0", &path], 2);
+    assert!(errors.contains("from 1 to 1000"), "{errors}");
+}
+
+#[test]
 fn a_seed_is_a_model_whatever_the_threads() {
     let dir = tempfile::tempdir().unwrap();
     let read = |name: &str, more: &[&str]| {

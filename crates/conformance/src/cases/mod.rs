@@ -4,6 +4,7 @@
 //! the step), `strided` (operands that are column slices or repeated rows), and what is special to an op.
 
 mod attention;
+mod delta;
 mod elementwise;
 mod linear;
 mod moe;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Case> {
         attention::cases(),
         moe::cases(),
         recurrent::cases(),
+        delta::cases(),
         sample::cases(),
     ]
     .into_iter()

@@ -7,7 +7,7 @@ use crate::case::{Case, Step};
 use crate::values::Values;
 
 /// For each step, each sequence's first position, rows, the slot it reads and the slot its last row stores to.
-type Segments<'a> = &'a [&'a [(u32, u32, u32, u32)]];
+pub(super) type Segments<'a> = &'a [&'a [(u32, u32, u32, u32)]];
 
 const NONE: u32 = NO_SNAP;
 
@@ -34,17 +34,14 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn case(class: &str, taps: usize, dim: usize, steps: Segments, strided: bool) -> Case {
-    let mut values = Values::new(&format!("short_conv {class}"));
-    let slots = 1 + steps
-        .iter()
-        .flat_map(|s| s.iter())
-        .map(|s| s.2.max(if s.3 == NONE { 0 } else { s.3 }))
-        .max()
-        .unwrap_or(0);
-    // Two spare slots: the first rows of the first sequence are stored there too.
-    let spare = slots;
-    let count = slots as usize + 2;
+/// The steps of these segments, with the inputs that `inputs` makes for so many rows, and how many slots there are. Two are
+/// spare: the first rows of the first sequence are stored there too.
+pub(super) fn steps(
+    steps: Segments,
+    mut inputs: impl FnMut(usize) -> Vec<(&'static str, HostTensor)>,
+) -> (Vec<Step>, usize) {
+    let named = |s: &(u32, u32, u32, u32)| s.2.max(if s.3 == NONE { 0 } else { s.3 });
+    let spare = 1 + steps.iter().flat_map(|s| s.iter()).map(named).max().unwrap_or(0);
     let ids = |values: &[u32]| HostTensor::from_u32(&[values.len()], values).expect("a row");
     let step = |segments: &&[(u32, u32, u32, u32)]| {
         let pos: Vec<u32> = segments.iter().flat_map(|(first, n, ..)| *first..first + n).collect();
@@ -61,13 +58,17 @@ fn case(class: &str, taps: usize, dim: usize, steps: Segments, strided: bool) ->
         }
         let extents: Vec<u32> = segments.iter().map(|s| s.1).collect();
         let reads: Vec<u32> = segments.iter().map(|s| s.2).collect();
-        let x = values.floats(&[pos.len(), if strided { 3 * dim } else { dim }], 1.0);
-        Step {
-            rows: vec![("x", x), ("pos", ids(&pos)), ("snap", ids(&snap))],
-            seqs: vec![("extents", ids(&extents)), ("slots", ids(&reads))],
-        }
+        let mut rows = inputs(pos.len());
+        rows.extend([("pos", ids(&pos)), ("snap", ids(&snap))]);
+        Step { rows, seqs: vec![("extents", ids(&extents)), ("slots", ids(&reads))] }
     };
-    let steps = steps.iter().map(step).collect();
+    (steps.iter().map(step).collect(), spare as usize + 2)
+}
+
+fn case(class: &str, taps: usize, dim: usize, segments: Segments, strided: bool) -> Case {
+    let mut values = Values::new(&format!("short_conv {class}"));
+    let (steps, count) =
+        steps(segments, |rows| vec![("x", values.floats(&[rows, if strided { 3 * dim } else { dim }], 1.0))]);
     Case {
         op: "short_conv",
         dtype: DType::F32,

@@ -16,11 +16,12 @@ use crate::quant::{ActBlock, BLOCK};
 use crate::vector;
 
 use super::Shared;
+use super::experts::{Choice, ExpertStep, ExpertSumStep, RouteStep};
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
 use super::sample::{FeedStep, SampleStep};
-use super::state::{AttentionStep, ConvStep, KvWriteStep, StateInfo};
-use super::steps::{ExpertOrder, Input, Product, Step, Table};
+use super::state::{AttentionStep, ConvStep, DeltaStep, KvWriteStep, StateInfo};
+use super::steps::{Follows, Input, Product, Step, Table};
 
 /// Words of a block of activations.
 const BLOCK_WORDS: usize = size_of::<ActBlock>() / 4;
@@ -32,9 +33,8 @@ pub(super) fn compile(
     graph: &Graph,
     options: &CompileOptions,
 ) -> Result<CpuPlan, DeviceError> {
-    let gated = gated::pairs(graph);
-    let fused: Vec<Vec<usize>> = gated.iter().map(|pair| vec![*pair, *pair + 1]).collect();
-    let arena = graph::memory::plan(graph, ALIGN, &fused);
+    let gated = gated::groups(graph);
+    let arena = graph::memory::plan(graph, ALIGN, &gated);
     let mut places = vec![None; graph.values.len()];
     for (place, offset) in places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| Place::Arena(bytes / 4));
@@ -89,14 +89,19 @@ pub(super) fn compile(
         selections: vec![],
     };
     compiler.angles()?;
-    let mut nodes = graph.nodes.iter().enumerate();
-    while let Some((at, node)) = nodes.next() {
-        if gated.contains(&at) {
-            let (_, act) = nodes.next().expect("a pair is two nodes");
-            compiler.gated(node, act, graph.nodes.get(at + 2))?;
-        } else {
-            compiler.node(node)?;
-        }
+    let mut at = 0;
+    while let Some(node) = graph.nodes.get(at) {
+        let nodes = match gated.iter().find(|group| group[0] == at) {
+            Some(group) => {
+                compiler.gated(&graph.nodes[at..at + group.len()], graph.nodes.get(at + group.len()))?;
+                group.len()
+            }
+            None => {
+                compiler.node(node)?;
+                1
+            }
+        };
+        at += nodes;
     }
     let Compiler { steps, selections, weights, states, scratch_at, scratch_words, extents, .. } = compiler;
     let scratch_words = scratch_at + scratch_words - arena.bytes / 4;
@@ -154,7 +159,7 @@ struct Compiler<'a> {
     states: Vec<StateInfo>,
     precision: Precision,
     isa: &'static str,
-    /// Scratch for one step at a time (quantised activations, expert orders, partial softmaxes), behind the intermediates
+    /// Scratch for one step at a time (quantised activations, partial softmaxes), behind the intermediates
     /// and the angles.
     scratch_at: usize,
     scratch_words: usize,
@@ -232,15 +237,8 @@ impl Compiler<'_> {
         self.scratch_at
     }
 
-    /// Activations of a product: quantised for quantised weights in the fast class, otherwise as they are. `reserve`
-    /// words of scratch in front belong to the caller.
-    fn input(
-        &mut self,
-        node: &Node,
-        x: ValueId,
-        weight: usize,
-        reserve: usize,
-    ) -> Result<Input, DeviceError> {
+    /// Activations of a product: quantised for quantised weights in the fast class, otherwise as they are.
+    fn input(&mut self, node: &Node, x: ValueId, weight: usize) -> Result<Input, DeviceError> {
         let rows = self.last(node, x)?;
         if self.precision == Precision::Exact || !self.weights[weight].dtype.is_quantised() {
             return Ok(Input::Exact(rows));
@@ -249,18 +247,17 @@ impl Compiler<'_> {
         if let Some((_, at)) = self.quantised.filter(|(value, _)| *value == x) {
             return Ok(Input::Quantised { at, rows });
         }
-        let reserve = reserve.next_multiple_of(ALIGN / 4);
         let blocks = rows.rows * rows.width / BLOCK;
-        let at = self.scratch(reserve + blocks * BLOCK_WORDS) + reserve;
+        let at = self.scratch(blocks * BLOCK_WORDS);
         self.select_for(
             "quantise",
             node,
             "quantise",
             "8-bit codes in blocks of 32, for the products that follow",
         );
-        let follows = self.steps.last().and_then(|(_, step)| step.split(&rows));
+        let follows = self.steps.last().map_or(Follows::Waits, |(_, step)| step.followed(&rows));
         self.push(Step::Quantise { x: rows, at, follows });
-        self.quantised = (reserve == 0).then_some((x, at));
+        self.quantised = Some((x, at));
         Ok(Input::Quantised { at, rows })
     }
 
@@ -354,22 +351,22 @@ impl Compiler<'_> {
                 let graph = self.resolver.graph;
                 let of_step =
                     graph.row_scalar().is_none_or(|rows| graph.value(node.inputs[0]).bound == Some(rows));
-                Step::Route {
+                Step::Route(RouteStep {
                     of_step,
                     logits: self.last(node, node.inputs[0])?,
                     renormalise: *renormalise,
                     weights: self.last(node, node.outputs[0])?,
                     experts: self.words(node, node.outputs[1])?,
-                }
+                })
             }
             Op::ExpertMatMul => return self.expert_products(node),
             Op::ExpertSum => {
                 self.select(node, "expert_sum", "slot order");
-                Step::ExpertSum {
+                Step::ExpertSum(ExpertSumStep {
                     y: self.last(node, node.inputs[0])?,
                     weights: self.last(node, node.inputs[1])?,
                     out: self.last(node, node.outputs[0])?,
-                }
+                })
             }
             Op::ShortConv => {
                 self.select(node, "short_conv", "channels in lanes, rows in order");
@@ -383,6 +380,29 @@ impl Compiler<'_> {
                     slots: self.vector(node, node.inputs[5])?,
                     snap: self.vector(node, node.inputs[6])?,
                     out: self.last(node, node.outputs[0])?,
+                })
+            }
+            Op::GatedDeltaRule { scale, eps } => {
+                self.select(
+                    node,
+                    "gated_delta_rule",
+                    "columns in lanes, which pass all rows of a sequence in turn",
+                );
+                Step::DeltaRule(DeltaStep {
+                    q: self.outer(node, node.inputs[0])?,
+                    k: self.outer(node, node.inputs[1])?,
+                    v: self.outer(node, node.inputs[2])?,
+                    log_decay: self.last(node, node.inputs[3])?,
+                    beta: self.last(node, node.inputs[4])?,
+                    dims: [0, 2].map(|i| self.resolver.shape(node.inputs[i]).last()),
+                    scale: *scale,
+                    eps: *eps,
+                    state: self.state(node)?,
+                    pos: self.vector(node, node.inputs[6])?,
+                    extents: self.vector(node, node.inputs[7])?,
+                    slots: self.vector(node, node.inputs[8])?,
+                    snap: self.vector(node, node.inputs[9])?,
+                    out: self.outer(node, node.outputs[0])?,
                 })
             }
             Op::KvWrite => {
@@ -529,7 +549,7 @@ impl Compiler<'_> {
     ) -> Result<(), DeviceError> {
         let (mut products, mut kernels, mut reasons) = (vec![], vec![], vec![]);
         for ((&weight, &bias), &out) in weights.iter().zip(biases).zip(&node.outputs) {
-            let x = self.input(node, node.inputs[0], weight, 0)?;
+            let x = self.input(node, node.inputs[0], weight)?;
             let (kernel, reason) = self.product_reason(&x);
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
@@ -542,22 +562,22 @@ impl Compiler<'_> {
         Ok(())
     }
 
+    /// By what the experts of a node are chosen.
+    fn choice(&self, node: &Node, weight: usize) -> Result<Choice, DeviceError> {
+        let (x, ids) = (node.inputs[0], node.inputs[2]);
+        let slots = self.resolver.shape(ids).last();
+        let shared = if self.resolver.shape(x).rank() == 2 { slots } else { 1 };
+        Ok(Choice { ids: self.words(node, ids)?, experts: self.weights[weight].shape.dims()[0], shared })
+    }
+
     fn expert_products(&mut self, node: &Node) -> Result<(), DeviceError> {
-        let (x, w, experts) = (node.inputs[0], self.matrix(node, node.inputs[1])?, node.inputs[2]);
-        let chosen = self.resolver.shape(experts);
-        let shared = if self.resolver.shape(x).rank() == 2 { chosen.last() } else { 1 };
-        let mut order =
-            ExpertOrder { at: 0, experts: self.weights[w].shape.dims()[0], pairs: chosen.elements(), shared };
-        // The order overwrites whatever blocks an earlier product left.
-        self.quantised = None;
-        order.at = self.scratch(order.words());
-        let input = self.input(node, x, w, order.words())?;
-        self.select_for("sort", node, "sort", "rows by expert");
-        self.push(Step::Sort { experts: self.words(node, experts)?, order });
-        let (kernel, reason) = self.product_reason(&input);
-        self.select(node, format!("expert_{kernel}"), reason);
-        let out = self.last(node, node.outputs[0])?;
-        self.push(Step::ExpertProducts { x: input, weight: w, order, out });
+        let weight = self.matrix(node, node.inputs[1])?;
+        let choice = self.choice(node, weight)?;
+        let x = self.input(node, node.inputs[0], weight)?;
+        let (kernel, reason) = self.product_reason(&x);
+        self.select(node, format!("expert_{kernel}"), format!("{reason}; rows by expert"));
+        let product = Product { x, weight, bias: None, out: self.last(node, node.outputs[0])? };
+        self.push(Step::Experts(ExpertStep { product, choice }));
         Ok(())
     }
 }

@@ -277,7 +277,8 @@ impl Job for StepJob {
             let next = &self.plan.steps[at + 1..];
             step.run(&ctx, worker);
             if at == 0 || step.multiplies() {
-                let weights = next.iter().find_map(|(_, next)| next.weights(&ctx, worker)).unwrap_or(&[]);
+                let weights =
+                    next.iter().find_map(|(_, next)| next.weights(&ctx, worker, step)).unwrap_or(&[]);
                 soon = &weights[..weights.len().min(SOON)];
             }
             if self.plan.profile || next.first().is_none_or(|(_, next)| next.waits()) {

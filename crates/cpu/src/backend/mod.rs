@@ -2,6 +2,7 @@
 
 mod compile;
 mod copy;
+mod experts;
 mod gated;
 mod instance;
 mod operand;

@@ -146,6 +146,60 @@ impl ConvStep {
     }
 }
 
+/// [`tensor::Op::GatedDeltaRule`].
+pub(super) struct DeltaStep {
+    /// Rows of all heads.
+    pub(super) q: RowsArg,
+    pub(super) k: RowsArg,
+    pub(super) v: RowsArg,
+    pub(super) log_decay: RowsArg,
+    pub(super) beta: RowsArg,
+    /// Elements of a key and of a value.
+    pub(super) dims: [usize; 2],
+    pub(super) scale: f32,
+    pub(super) eps: f32,
+    pub(super) state: usize,
+    pub(super) pos: RowsArg,
+    pub(super) extents: RowsArg,
+    pub(super) slots: RowsArg,
+    pub(super) snap: RowsArg,
+    pub(super) out: RowsArg,
+}
+
+impl DeltaStep {
+    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
+        let [dk, dv] = self.dims;
+        let rule = vector::DeltaRule {
+            q: ctx.rows(&self.q),
+            k: ctx.rows(&self.k),
+            v: ctx.rows(&self.v),
+            log_decay: ctx.rows(&self.log_decay),
+            beta: ctx.rows(&self.beta),
+            dk,
+            dv,
+            scale: self.scale,
+            eps: self.eps,
+            extents: ctx.words(&self.extents),
+            slots: ctx.words(&self.slots),
+            pos: ctx.words(&self.pos),
+            snap: ctx.words(&self.snap),
+        };
+        let parts = worker.share(rule.parts(), 1);
+        if !parts.is_empty() {
+            // SAFETY: these columns are this worker's own, and the step was validated: a sequence has its own slot.
+            unsafe {
+                vector::delta_rule(
+                    ctx.isa,
+                    rule,
+                    ctx.states[self.state].shared(),
+                    parts,
+                    ctx.rows_mut(&self.out),
+                );
+            }
+        }
+    }
+}
+
 /// [`tensor::Op::KvWrite`].
 pub(super) struct KvWriteStep {
     pub(super) k: RowsArg,

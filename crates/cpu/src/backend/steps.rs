@@ -4,9 +4,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use graph::backend::DeviceError;
-use tensor::ops::moe::REFUSED_LOGITS;
-
 use crate::isa::CpuIsa;
 use crate::matmul::{Activations, Output, RowMap, claim_groups, first_group, gather_row, matmul_groups};
 use crate::memory::SharedSlice;
@@ -14,7 +11,9 @@ use crate::pack::PackedMatrix;
 use crate::pool::Worker;
 use crate::quant::{ActBlock, BLOCK, quantise_row};
 use crate::vector::{self, Rows, RowsMut, Src};
+use graph::backend::DeviceError;
 
+use super::experts::{Choice, ExpertStep, ExpertSumStep, RouteStep};
 use super::gated::GatedStep;
 use super::operand::{Place, RowsArg};
 use super::state::CpuState;
@@ -88,7 +87,7 @@ impl Ctx<'_> {
         unsafe { std::slice::from_raw_parts(self.start(arg).cast(), len) }
     }
 
-    fn span_mut(&self, arg: &RowsArg) -> SharedSlice<'_, f32> {
+    pub(super) fn span_mut(&self, arg: &RowsArg) -> SharedSlice<'_, f32> {
         let n = self.count(arg);
         let len = if n == 0 { 0 } else { (n - 1) * arg.stride + arg.width };
         // SAFETY: as for `rows_mut`.
@@ -112,7 +111,7 @@ impl Ctx<'_> {
     }
 
     /// Notes that an op met a row whose values it must not pass on. `None` where its rows are not those of the step.
-    fn refuse(&self, op: &'static str, problem: &'static str, row: Option<usize>) {
+    pub(super) fn refuse(&self, op: &'static str, problem: &'static str, row: Option<usize>) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         // A barrier lies between steps, and within one all workers say the same.
         refused.first.get_or_insert((op, problem));
@@ -182,14 +181,23 @@ pub(super) enum Table {
     Rows(RowsArg),
 }
 
+/// What a [`Step::Quantise`] has to do with the step before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// It waits for it.
+    Waits,
+    /// That step makes its rows, divided so over the workers: each quantises what it made, without a barrier between.
+    Makes(Split),
+    /// That step has nothing to do with its rows nor with scratch: there is no barrier between.
+    Apart,
+}
+
 /// One kernel with its operands.
 pub(super) enum Step {
     Quantise {
         x: RowsArg,
         at: usize,
-        /// Whether the step before makes these rows, and how the workers divide it: each quantises what it made, and
-        /// the two steps need no barrier between them.
-        follows: Option<Split>,
+        follows: Follows,
     },
     /// Products that share the workers; all have the same rows.
     Products(Vec<Product>),
@@ -248,88 +256,15 @@ pub(super) enum Step {
         sin: RowsArg,
         out: RowsArg,
     },
-    Route {
-        logits: RowsArg,
-        renormalise: bool,
-        weights: RowsArg,
-        experts: RowsArg,
-        /// The rows are those of the step.
-        of_step: bool,
-    },
-    /// Sorts the rows of [`Step::ExpertProducts`] by expert into `order`: see [`ExpertOrder`].
-    Sort {
-        experts: RowsArg,
-        order: ExpertOrder,
-    },
-    ExpertProducts {
-        x: Input,
-        weight: usize,
-        order: ExpertOrder,
-        out: RowsArg,
-    },
-    ExpertSum {
-        y: RowsArg,
-        weights: RowsArg,
-        out: RowsArg,
-    },
+    Route(RouteStep),
+    Experts(ExpertStep),
+    ExpertSum(ExpertSumStep),
     ShortConv(super::state::ConvStep),
+    DeltaRule(super::state::DeltaStep),
     KvWrite(super::state::KvWriteStep),
     Attention(super::state::AttentionStep),
     Sample(super::sample::SampleStep),
     Feed(super::sample::FeedStep),
-}
-
-/// Rows of a product with chosen experts, grouped by expert: `first` has one entry per expert and one more, `input` and
-/// `output` the activation and result rows of each pair in that order. All are words of the arena.
-#[derive(Clone, Copy)]
-pub(super) struct ExpertOrder {
-    pub(super) at: usize,
-    pub(super) experts: usize,
-    /// Pairs of the whole bucket.
-    pub(super) pairs: usize,
-    /// Pairs that share an activation row: k when every row has one, 1 when every pair has its own.
-    pub(super) shared: usize,
-}
-
-impl ExpertOrder {
-    pub(super) fn words(&self) -> usize {
-        self.experts + 1 + 2 * self.pairs
-    }
-
-    pub(super) fn first<'a>(&self, ctx: &'a Ctx) -> &'a [u32] {
-        // SAFETY: written by an earlier step into words reserved at compile time.
-        unsafe { std::slice::from_raw_parts(ctx.arena.wrapping_add(self.at), self.experts + 1) }
-    }
-
-    fn rows<'a>(&self, ctx: &'a Ctx, range: Range<usize>) -> (&'a [u32], &'a [u32]) {
-        let base = ctx.arena.wrapping_add(self.at + self.experts + 1);
-        // SAFETY: as for `first`; the range lies below `pairs`.
-        unsafe {
-            let input = std::slice::from_raw_parts(base.add(range.start), range.len());
-            (input, std::slice::from_raw_parts(base.add(self.pairs + range.start), range.len()))
-        }
-    }
-
-    fn sort(&self, ctx: &Ctx, chosen: &[u32]) {
-        // SAFETY: one worker writes; the words were reserved at compile time.
-        let words = unsafe { std::slice::from_raw_parts_mut(ctx.arena.wrapping_add(self.at), self.words()) };
-        let (first, rest) = words.split_at_mut(self.experts + 1);
-        let (input, output) = rest.split_at_mut(self.pairs);
-        first.fill(0);
-        for &e in chosen {
-            first[e as usize + 1] += 1;
-        }
-        for e in 0..self.experts {
-            first[e + 1] += first[e];
-        }
-        let mut next = first[..self.experts].to_vec();
-        for (pair, &e) in chosen.iter().enumerate() {
-            let at = next[e as usize] as usize;
-            next[e as usize] += 1;
-            input[at] = (pair / self.shared) as u32;
-            output[at] = pair as u32;
-        }
-    }
 }
 
 /// Rows of a product that is bound by reading its weights.
@@ -382,11 +317,22 @@ fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a
 impl Step {
     /// Whether a barrier must lie between the step before and this one.
     pub(super) fn waits(&self) -> bool {
-        !matches!(self, Step::Quantise { follows: Some(_), .. })
+        !matches!(self, Step::Quantise { follows: Follows::Makes(_) | Follows::Apart, .. })
+    }
+
+    /// What quantising these rows right after this step has to do with it.
+    pub(super) fn followed(&self, rows: &RowsArg) -> Follows {
+        match self.split(rows) {
+            Some(split) => Follows::Makes(split),
+            None => match self {
+                Step::Route(step) if ![step.weights, step.experts].contains(rows) => Follows::Apart,
+                _ => Follows::Waits,
+            },
+        }
     }
 
     /// How the workers divide the rows that this step makes, where that depends on nothing but their number and width.
-    pub(super) fn split(&self, made: &RowsArg) -> Option<Split> {
+    fn split(&self, made: &RowsArg) -> Option<Split> {
         match self {
             Step::Unary { out, .. } | Step::Binary { out, .. } | Step::BinaryRow { out, .. } => {
                 (out == made).then_some(Split::Elements)
@@ -397,12 +343,29 @@ impl Step {
     }
 
     pub(super) fn multiplies(&self) -> bool {
-        matches!(self, Step::Products(_) | Step::Gated(_))
+        matches!(self, Step::Products(_) | Step::Gated(_) | Step::Experts(_))
+    }
+
+    /// What the experts of this step are chosen by.
+    fn choice(&self) -> Option<&Choice> {
+        match self {
+            Step::Gated(step) => step.choice.as_ref(),
+            Step::Experts(step) => Some(&step.choice),
+            _ => None,
+        }
     }
 
     /// Of a product of few rows, the weights from where this worker will begin; otherwise nothing. `None` for other steps.
-    pub(super) fn weights<'a>(&self, ctx: &Ctx<'a>, worker: &Worker<'_>) -> Option<&'a [u8]> {
-        let (p, first) = match self {
+    ///
+    /// `done` is the step that this worker has been through. Who is chosen is not known but where that step knew it: the
+    /// ids may just be being written.
+    pub(super) fn weights<'a>(&self, ctx: &Ctx<'a>, worker: &Worker<'_>, done: &Step) -> Option<&'a [u8]> {
+        if let Some(choice) = self.choice()
+            && !done.choice().is_some_and(|known| known.has_ids_of(choice))
+        {
+            return Some(&[]);
+        }
+        let (matrix, first, rows) = match self {
             Step::Products(products) => {
                 let matrix = |p: &Product| ctx.weights[p.weight].matrix();
                 let rows = ctx.count(products.first()?.x.rows());
@@ -410,17 +373,16 @@ impl Step {
                 let mut at = first_group(worker, total, bytes, rows);
                 let mut parts = in_parts(products, worker, |p| matrix(p).groups());
                 parts.find_map(|(p, groups)| {
-                    let here = (at < groups.len()).then_some((p, groups.start + at));
+                    let here = (at < groups.len()).then_some((matrix(p), groups.start + at, rows));
                     at = at.saturating_sub(groups.len());
                     here
                 })?
             }
-            Step::Gated(step) => (&step.products[0], step.first_group(ctx, worker)),
+            Step::Gated(step) => step.first(ctx, worker)?,
+            Step::Experts(step) => step.first(ctx, worker)?,
             _ => return None,
         };
-        let matrix = ctx.weights[p.weight].matrix();
-        let few = (1..=FEW).contains(&ctx.count(p.x.rows()));
-        Some(if few { matrix.group_onward(first) } else { &[] })
+        Some(if (1..=FEW).contains(&rows) { matrix.group_onward(first) } else { &[] })
     }
 
     /// This worker's part.
@@ -485,19 +447,11 @@ impl Step {
                     vector::rope(ctx.isa, x.part(rows).into(), *head_dim, cos, sin, part);
                 });
             }
-            Step::Route { logits, renormalise, weights, experts, of_step } => {
-                route(ctx, worker, logits, *renormalise, [weights, experts], *of_step);
-            }
-            Step::Sort { experts, order } => {
-                if worker.index() == 0 {
-                    order.sort(ctx, ctx.words(experts));
-                }
-            }
-            Step::ExpertProducts { x, weight, order, out } => {
-                multiply_experts(ctx, worker, x, *weight, order, out)
-            }
-            Step::ExpertSum { y, weights, out } => expert_sum(ctx, worker, y, weights, out),
+            Step::Route(step) => step.run(ctx, worker),
+            Step::Experts(step) => step.run(ctx, worker),
+            Step::ExpertSum(step) => step.run(ctx, worker),
             Step::ShortConv(step) => step.run(ctx, worker),
+            Step::DeltaRule(step) => step.run(ctx, worker),
             Step::KvWrite(step) => step.run(ctx, worker),
             Step::Attention(step) => step.run(ctx, worker),
             Step::Sample(step) => step.run(ctx, worker),
@@ -506,7 +460,7 @@ impl Step {
     }
 }
 
-fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Option<Split>) {
+fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Follows) {
     let per_row = x.width / BLOCK;
     let rows = ctx.rows(x);
     let part = |part: Range<usize>, cols: Range<usize>| {
@@ -519,8 +473,8 @@ fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Opt
         }
     };
     match follows {
-        Some(Split::Rows) => over_rows(rows.rows(), worker, |rows| part(rows, 0..x.width)),
-        Some(Split::Elements) | None => over_elements(rows.rows(), x.width, worker, part),
+        Follows::Makes(Split::Rows) => over_rows(rows.rows(), worker, |rows| part(rows, 0..x.width)),
+        _ => over_elements(rows.rows(), x.width, worker, part),
     }
 }
 
@@ -568,55 +522,6 @@ fn in_parts<'p>(
     })
 }
 
-fn multiply_experts(
-    ctx: &Ctx,
-    worker: &Worker<'_>,
-    x: &Input,
-    weight: usize,
-    order: &ExpertOrder,
-    out: &RowsArg,
-) {
-    let activations = x.activations(ctx);
-    let matrices = ctx.weights[weight].matrices();
-    let first = order.first(ctx);
-    let groups = matrices[0].groups();
-    let used: Vec<usize> = (0..order.experts).filter(|&e| first[e] < first[e + 1]).collect();
-    let total = used.len() * groups;
-    let rows = first[order.experts] as usize / used.len().max(1);
-    while let Some(claimed) = claim_groups(worker, total, matrices[0].group_bytes(), rows) {
-        let mut at = claimed.start;
-        while at < claimed.end {
-            let expert = used[at / groups];
-            let start = at % groups;
-            let end = (start + claimed.end - at).min(groups);
-            let (input, output) = order.rows(ctx, first[expert] as usize..first[expert + 1] as usize);
-            let rows = RowMap { count: input.len(), input: Some(input), output: Some(output) };
-            let target = Output { data: ctx.span_mut(out), stride: out.stride, from: 0 };
-            // SAFETY: the claimed groups of this expert are this worker's own, and every pair has one expert.
-            unsafe { matmul_groups(&matrices[expert], start..end, activations, rows, None, target) };
-            at += end - start;
-        }
-    }
-}
-
-fn expert_sum(ctx: &Ctx, worker: &Worker<'_>, y: &RowsArg, weights: &RowsArg, out: &RowsArg) {
-    let (y, weights, out) = (ctx.rows(y), ctx.rows(weights), ctx.rows_mut(out));
-    over_rows(out.rows(), worker, |rows| {
-        for row in rows {
-            // SAFETY: this row is this worker's own.
-            let mut part = unsafe { out.alias() }.part(row..row + 1);
-            let sum = part.row(0);
-            let slots = weights.row(row);
-            sum.fill(0.0);
-            for (slot, &weight) in slots.iter().enumerate() {
-                for (s, &v) in sum.iter_mut().zip(y.row(row * slots.len() + slot)) {
-                    *s += weight * v;
-                }
-            }
-        }
-    });
-}
-
 fn binary(ctx: &Ctx, worker: &Worker<'_>, op: vector::Binary, a: Src<'_>, b: Src<'_>, out: &RowsArg) {
     let out = ctx.rows_mut(out);
     over_elements(out.rows(), out.dim(), worker, |rows, cols| {
@@ -643,42 +548,6 @@ fn gather(ctx: &Ctx, worker: &Worker<'_>, table: &Table, ids: &RowsArg, out: &Ro
                     let from = ctx.rows(from);
                     if id < from.rows() { to.copy_from_slice(from.row(id)) } else { to.fill(0.0) }
                 }
-            }
-        }
-    });
-}
-
-fn route(
-    ctx: &Ctx,
-    worker: &Worker<'_>,
-    logits: &RowsArg,
-    renormalise: bool,
-    [weights, experts]: [&RowsArg; 2],
-    of_step: bool,
-) {
-    let (logits, out) = (ctx.rows(logits), ctx.rows_mut(weights));
-    over_rows(out.rows(), worker, |rows| {
-        let mut probabilities = vec![0.0; logits.dim()];
-        let mut scratch = vec![];
-        for row in rows {
-            let p = RowsMut::new(&mut probabilities, logits.dim());
-            vector::softmax(ctx.isa, logits.part(row..row + 1).into(), p);
-            // SAFETY: this row of both results is this worker's own; `experts` is contiguous.
-            let (mut part, ids) = unsafe {
-                let at = ctx.start(experts).wrapping_add(row * experts.width);
-                (out.alias().part(row..row + 1), std::slice::from_raw_parts_mut(at, experts.width))
-            };
-            let chosen = part.row(0);
-            // Softmax makes NaN of a whole row that has one, or no finite largest logit.
-            if vector::top_k(&probabilities, &mut scratch, chosen, ids).is_err() {
-                // The row goes on with some experts, and the others of the step with theirs.
-                ids.fill(0);
-                chosen.fill(0.0);
-                ctx.refuse("route", REFUSED_LOGITS, of_step.then_some(row));
-            }
-            if renormalise {
-                let sum: f32 = chosen.iter().sum();
-                chosen.iter_mut().for_each(|w| *w /= sum);
             }
         }
     });

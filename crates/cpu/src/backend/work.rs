@@ -2,6 +2,9 @@
 
 use tensor::ops::KV_BLOCK;
 
+use crate::pack::PackedMatrix;
+
+use super::experts::Choice;
 use super::state::AttentionStep;
 use super::steps::{Ctx, Product, Step};
 
@@ -19,13 +22,15 @@ impl Work {
     pub(super) fn of(step: &Step, ctx: &Ctx) -> Work {
         match step {
             Step::Products(products) => Work::of_products(products, ctx),
-            Step::Gated(step) => Work::of_products(&step.products, ctx),
-            Step::ExpertProducts { weight, order, .. } => {
-                let rows = order.first(ctx).windows(2).map(|w| (w[1] - w[0]) as usize);
-                let work = ctx.weights[*weight].matrices().iter().zip(rows).filter(|(_, rows)| *rows > 0);
-                work.fold(Work::default(), |work, (w, rows)| {
-                    work.plus(w.n() * w.k() * rows, w.groups() * w.group_bytes())
-                })
+            Step::Gated(step) => match &step.choice {
+                None => Work::of_products(&step.products, ctx),
+                Some(choice) => {
+                    let [gate, up] = step.matrices(ctx);
+                    Work::of_experts(gate, choice, ctx).and(Work::of_experts(up, choice, ctx))
+                }
+            },
+            Step::Experts(step) => {
+                Work::of_experts(ctx.weights[step.product.weight].matrices(), &step.choice, ctx)
             }
             Step::Attention(attention) => Work::of_attention(attention, ctx),
             _ => Work::default(),
@@ -37,6 +42,19 @@ impl Work {
             let (w, rows) = (ctx.weights[p.weight].matrix(), ctx.count(p.x.rows()));
             work.plus(w.n() * w.k() * rows, if rows > 0 { w.groups() * w.group_bytes() } else { 0 })
         })
+    }
+
+    fn of_experts(matrices: &[PackedMatrix], choice: &Choice, ctx: &Ctx) -> Work {
+        choice.grouped(ctx, |grouped| {
+            grouped.chosen().fold(Work::default(), |work, (expert, rows)| {
+                let w = &matrices[expert];
+                work.plus(w.n() * w.k() * rows, w.groups() * w.group_bytes())
+            })
+        })
+    }
+
+    fn and(self, other: Work) -> Work {
+        Work { bytes: self.bytes + other.bytes, products: self.products + other.products }
     }
 
     fn plus(self, products: usize, bytes: usize) -> Work {

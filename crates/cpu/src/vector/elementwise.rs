@@ -1,7 +1,7 @@
 //! Element by element: activations, sums, products, gates.
 
 use super::math;
-use super::rows::{RowsMut, Src};
+use super::rows::{Rows, RowsMut, Src};
 use crate::isa::{CpuIsa, Isa, Kernel};
 
 /// A function of one value.
@@ -53,6 +53,59 @@ pub fn binary(isa: CpuIsa, op: Binary, a: Src<'_>, b: Src<'_>, out: RowsMut<'_>)
     a.check(&out);
     b.check(&out);
     isa.run(BinaryKernel { op, a, b, out });
+}
+
+/// Sums of rows of `y`, each times its weight, in their order: a row of `out` is that of as many rows of `y` as a row of
+/// `weights` has values.
+///
+/// # Panics
+/// When shapes do not fit together.
+pub fn weighted_sums(isa: CpuIsa, y: Rows<'_>, weights: Rows<'_>, out: RowsMut<'_>) {
+    assert_eq!(weights.rows(), out.rows(), "a row of weights for each sum");
+    assert_eq!(y.rows(), out.rows() * weights.dim(), "a weight for each row");
+    assert_eq!(y.dim(), out.dim(), "sums as long as the rows");
+    isa.run(WeightedSums { y, weights, out });
+}
+
+struct WeightedSums<'a> {
+    y: Rows<'a>,
+    weights: Rows<'a>,
+    out: RowsMut<'a>,
+}
+
+impl Kernel for WeightedSums<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(mut self, s: S) {
+        for index in 0..self.out.rows() {
+            let (out, weights) = (self.out.row(index), self.weights.row(index));
+            let (n, out) = (out.len(), out.as_mut_ptr());
+            for i in (0..n).step_by(S::LANES) {
+                let mut sum = s.splat(0.0);
+                for (slot, &weight) in weights.iter().enumerate() {
+                    let y = self.y.row(index * weights.len() + slot).as_ptr();
+                    // SAFETY: the rows are `n` long (checked on entry), and a part of a vector is loaded as one.
+                    sum = unsafe {
+                        let y = if i + S::LANES <= n {
+                            s.load(y.add(i))
+                        } else {
+                            s.load_partial(y.add(i), n - i)
+                        };
+                        s.fma(s.splat(weight), y, sum)
+                    };
+                }
+                // SAFETY: as above.
+                unsafe {
+                    if i + S::LANES <= n {
+                        s.store(out.add(i), sum);
+                    } else {
+                        s.store_partial(out.add(i), sum, n - i);
+                    }
+                }
+            }
+        }
+    }
 }
 
 struct UnaryKernel<'a> {

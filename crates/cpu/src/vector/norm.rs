@@ -49,7 +49,7 @@ fn check(weight: &[f32], width: usize, out: &RowsMut<'_>) {
 /// # Safety
 /// `x` must be readable for `n` f32.
 #[inline(always)]
-unsafe fn sum_of_squares<S: Isa>(s: S, x: *const f32, n: usize) -> f32 {
+pub(super) unsafe fn sum_of_squares<S: Isa>(s: S, x: *const f32, n: usize) -> f32 {
     const STRIPE: usize = 4 * VIRTUAL_LANES;
     let mut sums = [V::splat(s, 0.0); 4];
     let mut i = 0;

@@ -12,6 +12,7 @@
 use crate::{DType, HostTensor, Shape};
 
 pub mod attention;
+pub mod delta;
 pub mod elementwise;
 pub mod kv_cache;
 pub mod linear;
@@ -128,6 +129,19 @@ pub enum Op {
     /// from its slot; after each row whose `snap` is a slot the state is stored there.
     ShortConv,
 
+    // --- delta rule (delta.rs) ---
+    /// The gated delta rule, a matrix `S [Dk, Dv]` for each slot and head: with `k` and `q` divided by
+    /// `sqrt(their sum of squares + eps)`, each row does `S = exp(log_decay) S`, `S += k (beta (v - S^T k))^T`,
+    /// `out = scale S^T q`, in this order. `q, k f32 [R, Hk, Dk]`, `v f32 [R, H, Dv]`, `log_decay, beta f32 [R, H]`,
+    /// `state [slots, H, Dk, Dv]`, `pos u32 [R]`, `extents u32 [S]`, `slots u32 [S]`, `snap u32 [R]` -> `f32 [R, H, Dv]`.
+    /// Head h has the key and query of head `h / (H / Hk)`. Segments start, and states are stored, as in [`Op::ShortConv`].
+    GatedDeltaRule {
+        /// Multiplier of the queries.
+        scale: f32,
+        /// Added to the sums of squares.
+        eps: f32,
+    },
+
     // --- sampling (sample.rs) ---
     /// Draws a token from each row of logits and keeps it in a slot, in the integers of [`crate::sampling`]: the `top_k`
     /// highest (0: all; ties to the lower id), of these the smallest set of the highest whose weight reaches `top_p` (0:
@@ -188,6 +202,7 @@ impl Op {
             Op::ExpertMatMul => "expert_matmul",
             Op::ExpertSum => "expert_sum",
             Op::ShortConv => "short_conv",
+            Op::GatedDeltaRule { .. } => "gated_delta_rule",
             Op::Sample => "sample",
             Op::Feed => "feed",
         }
@@ -211,6 +226,9 @@ impl Op {
             Op::ExpertMatMul => &["x", "w", "experts"],
             Op::ExpertSum => &["y", "weights"],
             Op::ShortConv => &["x", "w", "ring", "pos", "extents", "slots", "snap"],
+            Op::GatedDeltaRule { .. } => {
+                &["q", "k", "v", "log_decay", "beta", "state", "pos", "extents", "slots", "snap"]
+            }
             Op::Sample => &["logits", "drawn", "into", "uniform", "sharpness", "top_k", "top_p", "min_p"],
             Op::Feed => &["ids", "drawn"],
         }
@@ -220,6 +238,7 @@ impl Op {
     pub fn state_operand(&self) -> Option<usize> {
         match self {
             Op::KvWrite | Op::ShortConv => Some(2),
+            Op::GatedDeltaRule { .. } => Some(5),
             Op::Attention { .. } | Op::Sample | Op::Feed => Some(1),
             _ => None,
         }
@@ -227,7 +246,7 @@ impl Op {
 
     /// True when the state operand moves to its next version.
     pub fn writes_state(&self) -> bool {
-        matches!(self, Op::KvWrite | Op::ShortConv | Op::Sample)
+        matches!(self, Op::KvWrite | Op::ShortConv | Op::GatedDeltaRule { .. } | Op::Sample)
     }
 
     /// The results' types and shapes, or what is wrong with the operands.
@@ -247,6 +266,7 @@ impl Op {
             Op::KvWrite | Op::Attention { .. } => attention::infer(self, &check),
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::infer(self, &check),
             Op::ShortConv => recurrent::infer(&check),
+            Op::GatedDeltaRule { .. } => delta::infer(&check),
             Op::Sample | Op::Feed => sample::infer(self, &check),
         }
     }
@@ -269,12 +289,14 @@ impl Op {
             Op::KvWrite | Op::Attention { .. } => attention::reference(self, args),
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::reference(self, args),
             Op::ShortConv => recurrent::reference(args),
+            Op::GatedDeltaRule { .. } => delta::reference(self, args),
             Op::Sample | Op::Feed => sample::reference(self, args),
         }
     }
 
-    /// For each result and element, how far a kernel of this precision may lie from [`Op::reference`]. A state that the
-    /// op writes is copied, so it may differ only where the copied values do.
+    /// For each result and element, how far a kernel of this precision may lie from [`Op::reference`]. Where a state that the
+    /// op writes is copied, it may differ only where the copied values do; where it is computed, the bounds of later steps
+    /// have room for that.
     ///
     /// # Errors
     /// Those of [`Op::reference`].
@@ -290,6 +312,7 @@ impl Op {
             Op::KvWrite | Op::Attention { .. } => attention::bounds(self, args),
             Op::Route { .. } | Op::ExpertMatMul | Op::ExpertSum => moe::bounds(self, args, precision),
             Op::ShortConv => recurrent::bounds(args),
+            Op::GatedDeltaRule { .. } => delta::bounds(self, args),
             // Integers: every kernel gives the same.
             Op::Sample | Op::Feed => Ok(vec![vec![0.0; args[0].dims()[0]]]),
         }

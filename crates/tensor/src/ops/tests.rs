@@ -214,6 +214,30 @@ fn short_convs() {
     }
 }
 
+/// Against transformers, which works in f32: its results lie within the bounds of a kernel, and its states near the
+/// reference's.
+#[test]
+fn delta_rules() {
+    for case in cases("gated_delta_rule") {
+        let op =
+            Op::GatedDeltaRule { scale: case.number("scale").unwrap(), eps: case.number("eps").unwrap() };
+        let mut args: Vec<HostTensor> = op.roles().iter().map(|r| case.get(r)).collect();
+        let bounds = op.bounds(&args, Precision::Exact).unwrap().swap_remove(0);
+        let y = op.reference(&mut args).unwrap().swap_remove(0);
+        let (witness, y) = (case.get("y"), y.f32s().unwrap());
+        assert!(y.iter().any(|y| y.abs() > 1e-3), "{}", case.name);
+        for ((i, (have, want)), bound) in y.iter().zip(witness.f32s().unwrap()).enumerate().zip(bounds) {
+            let off = f64::from((have - want).abs());
+            assert!(off <= bound && bound < 1e-2, "{} {i}: {have} for {want} within {bound}", case.name);
+        }
+        let (have, want) = (args[5].f32s().unwrap(), case.get("state_after"));
+        let want = want.f32s().unwrap();
+        let largest = want.iter().fold(0f32, |m, s| m.max(s.abs()));
+        let off = have.iter().zip(want).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(off <= 1e-6 * largest, "{}: the state is off by {off} of {largest}", case.name);
+    }
+}
+
 #[test]
 fn routes() {
     for case in cases("route") {
@@ -310,6 +334,16 @@ fn what_does_not_exist_is_named() {
     };
     assert_eq!(conv(1, 1, NO_SNAP), "operand 5 (slots): sequence 0 reads slot 1 of 1");
     assert_eq!(conv(0, 7, 3), "operand 6 (snap): row 0 stores slot 3 of 1");
+    let rule = |pos, slot, snap| {
+        let one = |dims: &[usize]| floats(dims, &[1.]);
+        let [q, k, v] = [0; 3].map(|_| one(&[1, 1, 1]));
+        let step = [ids(&[pos]), ids(&[1]), ids(&[slot]), ids(&[snap])];
+        let [log_decay, beta] = [0; 2].map(|_| one(&[1, 1]));
+        let args = [&[q, k, v, log_decay, beta, one(&[1, 1, 1, 1])][..], &step].concat();
+        said(Op::GatedDeltaRule { scale: 1.0, eps: 1e-6 }, &args)
+    };
+    assert_eq!(rule(1, 1, NO_SNAP), "operand 8 (slots): sequence 0 reads slot 1 of 1");
+    assert_eq!(rule(0, 7, 3), "operand 9 (snap): row 0 stores slot 3 of 1");
     assert!(said(Op::MatMul, &[k.clone(), floats(&[2, 3], &[0.; 6])]).starts_with("operand 1 (w)"));
 }
 

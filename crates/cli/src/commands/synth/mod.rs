@@ -14,7 +14,7 @@ use gristmill::ByteSize;
 use gristmill::parts::formats::gguf::{GgmlType, GgufWriter};
 use gristmill::parts::tensor::DType;
 
-use crate::args::{ThreadArgs, dtype, whole};
+use crate::args::{ThreadArgs, dtype, whole, within};
 use crate::error::Usage;
 use crate::output::note;
 use crate::pieces::{self, Piece};
@@ -34,6 +34,9 @@ pub(crate) struct SynthArgs {
     /// Type of all matrices, in any case, as in `Q4_0`, `Q4_K`, `BF16`
     #[arg(long, value_name = "TYPE", value_parser = quant)]
     quant: DType,
+    /// Write so many layers instead of the shape's own number
+    #[arg(long, value_name = "N", value_parser = layers)]
+    layers: Option<usize>,
     /// Another seed is another model
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>("--seed 1"))]
     seed: u64,
@@ -44,6 +47,10 @@ pub(crate) struct SynthArgs {
     threads: ThreadArgs,
 }
 
+fn layers(text: &str) -> Result<usize, String> {
+    within(text, 1, 1000)
+}
+
 fn quant(text: &str) -> Result<DType, String> {
     dtype(text, |d| GgmlType::try_from(d).is_ok())
 }
@@ -52,6 +59,7 @@ fn quant(text: &str) -> Result<DType, String> {
 pub(crate) fn run(args: &SynthArgs) -> Result<()> {
     let shape = SHAPES.iter().find(|s| s.name == args.shape);
     let shape = shape.ok_or_else(|| Usage::error(format!("there is no shape `{}`", args.shape)))?;
+    let shape = &shape.of_layers(args.layers);
     let tensors = shape.tensors(args.quant);
     let blocks = args.quant.block_len();
     if let Some((name, dims, _)) = tensors.iter().find(|(_, dims, c)| {

@@ -7,7 +7,7 @@ use super::fill::Content;
 use super::vocab;
 
 /// A model's shape.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// Name on the command line.
     pub(super) name: &'static str,
@@ -33,6 +33,8 @@ pub(super) struct Shape {
     window: Option<u32>,
     /// Rotary frequencies are divided: by how much, and the context the model was trained in before.
     stretch: Option<(f64, f64)>,
+    /// Of every layer's feed-forward block: how many, how many of them a row takes, and the width of one.
+    experts: Option<[usize; 3]>,
 }
 
 const QWEN3: Shape = Shape {
@@ -54,12 +56,25 @@ const QWEN3: Shape = Shape {
     post_norms: false,
     window: None,
     stretch: None,
+    experts: None,
 };
+
+const QWEN3_MOE: Shape = Shape { architecture: "qwen3moe", ..QWEN3 };
 
 /// Every shape.
 pub(super) const SHAPES: &[Shape] = &[
     Shape { name: "qwen3-8b", hidden: 4096, layers: 36, heads: 32, ffn: 12_288, ..QWEN3 },
     Shape { name: "qwen3-0.6b", hidden: 1024, layers: 28, heads: 16, ffn: 3072, tied: true, ..QWEN3 },
+    Shape {
+        name: "qwen3-30b-a3b",
+        hidden: 2048,
+        layers: 48,
+        heads: 32,
+        kv_heads: 4,
+        ffn: 6144,
+        experts: Some([128, 8, 768]),
+        ..QWEN3_MOE
+    },
     Shape {
         name: "llama-3.2-1b",
         architecture: "llama",
@@ -79,6 +94,7 @@ pub(super) const SHAPES: &[Shape] = &[
         post_norms: false,
         window: None,
         stretch: Some((32.0, 8192.0)),
+        experts: None,
     },
     Shape {
         name: "gemma-3-1b",
@@ -99,6 +115,7 @@ pub(super) const SHAPES: &[Shape] = &[
         post_norms: true,
         window: Some(512),
         stretch: None,
+        experts: None,
     },
     // For tests: every row is whole blocks of every type.
     Shape {
@@ -113,12 +130,30 @@ pub(super) const SHAPES: &[Shape] = &[
         context: 2048,
         ..QWEN3
     },
+    Shape {
+        name: "tiny-moe",
+        vocab: 512,
+        hidden: 256,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 512,
+        context: 2048,
+        experts: Some([8, 3, 256]),
+        ..QWEN3_MOE
+    },
 ];
 
 /// A tensor to be written: name, dimensions with the outermost first, content.
 pub(super) type Tensor = (String, Vec<usize>, Content);
 
 impl Shape {
+    /// This shape with as many layers, or its own number.
+    pub(super) fn of_layers(&self, layers: Option<usize>) -> Shape {
+        Shape { layers: layers.unwrap_or(self.layers), ..*self }
+    }
+
     /// The tensors, with matrices of this type.
     pub(super) fn tensors(&self, quant: DType) -> Vec<Tensor> {
         let mut all: Vec<Tensor> = vec![];
@@ -144,9 +179,20 @@ impl Shape {
             }
             add(name("attn_output"), &[self.hidden, q], matrix());
             add(name("ffn_norm"), &[self.hidden], Content::Norm);
-            add(name("ffn_gate"), &[self.ffn, self.hidden], matrix());
-            add(name("ffn_up"), &[self.ffn, self.hidden], matrix());
-            add(name("ffn_down"), &[self.hidden, self.ffn], matrix());
+            match self.experts {
+                None => {
+                    add(name("ffn_gate"), &[self.ffn, self.hidden], matrix());
+                    add(name("ffn_up"), &[self.ffn, self.hidden], matrix());
+                    add(name("ffn_down"), &[self.hidden, self.ffn], matrix());
+                }
+                Some([experts, _, width]) => {
+                    // Routers are F32 in every file.
+                    add(name("ffn_gate_inp"), &[experts, self.hidden], Content::Matrix(DType::F32));
+                    add(name("ffn_gate_exps"), &[experts, width, self.hidden], matrix());
+                    add(name("ffn_up_exps"), &[experts, width, self.hidden], matrix());
+                    add(name("ffn_down_exps"), &[experts, self.hidden, width], matrix());
+                }
+            }
             if self.post_norms {
                 add(name("post_attention_norm"), &[self.hidden], Content::Norm);
                 add(name("post_ffw_norm"), &[self.hidden], Content::Norm);
@@ -192,6 +238,11 @@ impl Shape {
         set("attention.value_length", count(self.head_dim));
         set("attention.layer_norm_rms_epsilon", Value::F32(self.eps));
         set("rope.freq_base", Value::F32(self.theta));
+        if let Some([experts, chosen, width]) = self.experts {
+            set("expert_count", count(experts));
+            set("expert_used_count", count(chosen));
+            set("expert_feed_forward_length", count(width));
+        }
         if let Some(window) = self.window {
             set("attention.sliding_window", Value::U32(window));
         }
