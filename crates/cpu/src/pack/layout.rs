@@ -80,7 +80,7 @@ pub(crate) fn pack_rows<const R: usize>(
         };
     }
     match dtype {
-        DType::F32 | DType::U32 => each!(F32, dwords),
+        DType::F32 | DType::U32 => each!(F32, dwords::<1, _, _>),
         DType::F16 | DType::BF16 => halves(lanes, lane, rows, out),
         DType::Q4_0 => each!(Q4_0, nibbles::<1, false, _, _>),
         DType::IQ4_NL => each!(IQ4_NL, nibbles::<1, false, _, _>),
@@ -93,7 +93,8 @@ pub(crate) fn pack_rows<const R: usize>(
         DType::Q5_K => each!(Q5_K, q5_k),
         DType::Q6_K => each!(Q6_K, q6_k),
         DType::Q2_K => each!(Q2_K, q2_k),
-        DType::Q8_K => each!(Q8_K, dwords),
+        // Scale and codes, without the sums.
+        DType::Q8_K => each!(Q8_K, dwords::<65, _, _>),
         DType::Q1_0 => each!(Q1_0, q1_0),
         DType::MXFP4 => each!(MXFP4, mxfp4),
         DType::NVFP4 => each!(NVFP4, nvfp4),
@@ -128,9 +129,10 @@ fn each<const B: usize, const R: usize>(
     }
 }
 
+/// The first `N` dwords.
 #[inline(always)]
-fn dwords<const B: usize, const R: usize>(to: &mut Place<'_, R>, from: Blocks<'_, B, R>) {
-    for j in 0..B / 4 {
+fn dwords<const N: usize, const B: usize, const R: usize>(to: &mut Place<'_, R>, from: Blocks<'_, B, R>) {
+    for j in 0..N {
         to.put(from.bytes::<4>(4 * j));
     }
 }
