@@ -184,9 +184,10 @@ impl<const R: usize> Place<'_, R> {
     #[inline(always)]
     pub(super) fn put_bits(&mut self, words: [Words<R>; 8]) {
         const LOW: u32 = 0x0101_0101;
-        let mut all = words[0] & LOW;
-        for j in 1..8 {
-            all = all | (words[j] & LOW) << j;
+        let [first, rest @ ..] = words;
+        let mut all = first & LOW;
+        for (j, word) in (1..).zip(rest) {
+            all = all | (word & LOW) << j;
         }
         self.put_words(all);
     }
