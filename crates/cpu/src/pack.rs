@@ -7,10 +7,11 @@
 
 pub(crate) mod books;
 pub(crate) mod layout;
+mod rows;
 #[cfg(test)]
 mod tests;
 
-use crate::isa::CpuIsa;
+use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
 use crate::memory::{HugeBuf, MemoryError, Slabs};
 use std::ops::Range;
 use tensor::DType;
@@ -240,19 +241,57 @@ impl PackChunk<'_> {
     /// # Errors
     /// [`PackError::RowBytes`] when a row has the wrong length.
     pub fn pack<'a>(&mut self, row: impl Fn(usize) -> &'a [u8]) -> Result<(), PackError> {
-        let Dims { isa, dtype, block_bytes, row_bytes, .. } = self.dims;
-        for index in self.rows() {
-            let src = row(index);
-            if src.len() != row_bytes {
-                return Err(PackError::RowBytes { row: index, got: src.len(), want: row_bytes });
+        let Dims { isa, dtype, n, row_bytes, group_bytes, .. } = self.dims;
+        for (group, out) in (self.first..).zip(self.out.chunks_exact_mut(group_bytes)) {
+            let first = group * isa.lanes();
+            let mut rows: [&[u8]; VIRTUAL_LANES] = [&[]; VIRTUAL_LANES];
+            let rows = &mut rows[..isa.lanes().min(n - first)];
+            for (index, src) in (first..).zip(rows.iter_mut()) {
+                *src = row(index);
+                if src.len() != row_bytes {
+                    return Err(PackError::RowBytes { row: index, got: src.len(), want: row_bytes });
+                }
             }
-            let (group, lane) = (index / isa.lanes() - self.first, index % isa.lanes());
-            let group = &mut self.out[group * self.dims.group_bytes..][..self.dims.group_bytes];
-            let blocks = src.chunks_exact(dtype.block_bytes()).zip(group.chunks_exact_mut(block_bytes));
-            for (src, out) in blocks {
-                layout::pack_block(dtype, isa.lanes(), lane, src, out);
-            }
+            isa.run(PackGroup { dtype, rows, out });
         }
         Ok(())
+    }
+}
+
+/// Packs the rows of one lane group, of which the last one of a matrix may have fewer than lanes.
+struct PackGroup<'a> {
+    dtype: DType,
+    rows: &'a [&'a [u8]],
+    out: &'a mut [u8],
+}
+
+impl Kernel for PackGroup<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, _: S) {
+        match S::LANES {
+            8 => self.pack::<8>(),
+            VIRTUAL_LANES => self.pack::<VIRTUAL_LANES>(),
+            lanes => unreachable!("vectors of {lanes} lanes"),
+        }
+    }
+}
+
+impl PackGroup<'_> {
+    #[inline(always)]
+    fn pack<const LANES: usize>(self) {
+        match self.rows.try_into() {
+            Ok(rows) => layout::pack_rows::<LANES>(self.dtype, LANES, 0, rows, self.out),
+            Err(_) => self.pack_each(LANES),
+        }
+    }
+
+    /// Row by row.
+    #[inline(never)]
+    fn pack_each(self, lanes: usize) {
+        for (lane, row) in self.rows.iter().enumerate() {
+            layout::pack_rows(self.dtype, lanes, lane, &[*row], self.out);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,9 +57,11 @@ impl Bytes {
         Ok(Self(Inner::Mapped(Arc::new(map))))
     }
 
-    /// Lets the system take back the memory that mapped pages of this range hold; reading them again brings them
-    /// back from the file. Nothing happens to bytes in memory, or where the system has no such call.
-    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
+    /// Lets the system take back the memory that mapped pages of a part of `range` hold; reading them again brings them back
+    /// from the file. `part` counts from the start of the range and may reach beyond its end. Nothing happens to bytes in
+    /// memory, or where the system has no such call.
+    pub(crate) fn release(&self, range: &Range<usize>, part: Range<usize>) {
+        let range = released(range, part);
         #[cfg(unix)]
         if let Inner::Mapped(map) = &self.0
             && range.start < range.end
@@ -74,6 +76,17 @@ impl Bytes {
         #[cfg(not(unix))]
         let _ = range;
     }
+}
+
+/// Pages are at least so large; where they are larger, the system rounds for itself.
+const PAGE: usize = 4096;
+
+/// The part of a range, without pages that the rest of the range shares: who reads that is not to fetch them again.
+fn released(range: &Range<usize>, part: Range<usize>) -> Range<usize> {
+    let [start, end] = [part.start, part.end].map(|at| range.start + at.min(range.len()));
+    let start = if start > range.start { start.next_multiple_of(PAGE) } else { start };
+    let end = if end < range.end { end / PAGE * PAGE } else { end };
+    start..end
 }
 
 /// Opens a regular file. Anything else may block for ever (a pipe) or never end (a device), and a folder out of an
@@ -135,6 +148,17 @@ impl std::fmt::Debug for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_released_without_pages_of_the_rest() {
+        let range = 100..100_000;
+        assert_eq!(released(&range, 0..usize::MAX), range);
+        assert_eq!(released(&range, 0..50_000), 100..49_152);
+        assert_eq!(released(&range, 50_000..99_900), 53_248..100_000);
+        assert_eq!(released(&range, 4_000..9_000), 8_192..8_192);
+        assert!(released(&range, 4_000..5_000).is_empty());
+        assert!(released(&range, usize::MAX..usize::MAX).is_empty());
+    }
 
     #[test]
     fn what_is_in_memory_is_not_copied() {

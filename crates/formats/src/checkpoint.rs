@@ -1,5 +1,6 @@
 //! One view over both containers.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tensor::DType;
@@ -220,9 +221,15 @@ impl Checkpoint {
     /// Gives back the memory that a mapped tensor's pages hold, after its bytes were copied: so that the file and what was
     /// made of it never count twice. The tensor can still be read.
     pub fn release(&self, name: &str) {
+        self.release_part(name, 0..usize::MAX);
+    }
+
+    /// As [`Checkpoint::release`], for some of the tensor's bytes. Of pages that others share nothing has to be known: whoever
+    /// needs them again reads them again.
+    pub fn release_part(&self, name: &str, bytes: Range<usize>) {
         match &self.0 {
-            Source::Gguf(file) => file.release(name),
-            Source::HuggingFace(folder) => folder.release(name),
+            Source::Gguf(file) => file.release(name, bytes),
+            Source::HuggingFace(folder) => folder.release(name, bytes),
         }
     }
 

@@ -72,9 +72,9 @@ impl SafetensorsFile {
         Some((info, &self.bytes[info.range.clone()]))
     }
 
-    fn release(&self, name: &str) {
+    fn release(&self, name: &str, part: Range<usize>) {
         if let Some(info) = self.tensors.get(name) {
-            self.bytes.release(info.range.clone());
+            self.bytes.release(&info.range, part);
         }
     }
 

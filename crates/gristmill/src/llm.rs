@@ -206,9 +206,22 @@ impl Llm {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Llm, Error> {
         let checkpoint = Arc::new(open_checkpoint(path.as_ref())?);
-        let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
-        let engine = load_engine(path, checkpoint, options, progress)?;
-        Ok(Llm { engine, tokenizer })
+        // A vocabulary of 150 000 tokens takes one thread as long as it takes to pack 200 MB of weights.
+        let (tokenizer, engine) = std::thread::scope(|scope| {
+            let tokenizer = std::thread::Builder::new()
+                .name("tokenizer".into())
+                .spawn_scoped(scope, || tokenizer_of(&checkpoint));
+            let engine = load_engine(path, checkpoint.clone(), options, progress);
+            let tokenizer = match tokenizer.map(|thread| thread.join()) {
+                Ok(Ok(tokenizer)) => tokenizer,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // The system has no thread to spare.
+                Err(_) => tokenizer_of(&checkpoint),
+            };
+            (tokenizer, engine)
+        });
+        // What is wrong with the tokenizer is told first: it is the same on every device.
+        Ok(Llm { tokenizer: Arc::new(tokenizer?), engine: engine? })
     }
 
     /// The model's description.

@@ -261,6 +261,9 @@ impl<'m> WeightRows<'m> {
                 }
                 sink(row, &bytes_of(&values));
             }
+            // By each thread behind itself: a whole tensor's pages take one thread as long as it took several to read them.
+            let [first, last] = [start, end].map(|row| (row - part * rows_per_part) * row_bytes);
+            self.checkpoint.release_part(&parts[part], first..last);
             start = end;
         }
         Ok(())

@@ -28,14 +28,18 @@ impl Bpe {
         merges: impl ExactSizeIterator<Item = (&'m str, &'m str)>,
         pre: PreTokenizer,
     ) -> Result<Self, TokenizerError> {
-        let by_bytes = text_tokens(vocab, raw);
+        let tokens = text_tokens(vocab, raw);
         let mut bytes = [None; 256];
         for (byte, slot) in (0..=255u8).zip(&mut bytes) {
-            *slot = by_bytes.get([byte].as_slice()).copied();
+            *slot = tokens.get(byte_level::letter(byte).encode_utf8(&mut [0; 4]).as_bytes()).copied();
         }
-        let decode = |half: &str| byte_level::decode(half).map(Vec::into_boxed_slice);
-        let merges = read_merges(merges, decode, |bytes| by_bytes.get(bytes).copied())?;
-        let whole = pre.whole_tokens().then_some(by_bytes);
+        let id = |text: &[u8]| tokens.get(text).copied();
+        let merges = read_merges(merges, id, byte_level::is_in_alphabet)?;
+        let by_bytes = |(text, id): (&&[u8], &u32)| {
+            let bytes = byte_level::decode(std::str::from_utf8(text).ok()?)?;
+            Some((bytes.into_boxed_slice(), *id))
+        };
+        let whole = pre.whole_tokens().then(|| tokens.iter().filter_map(by_bytes).collect());
         Ok(Self { pre, bytes, merges, whole })
     }
 
@@ -77,15 +81,15 @@ impl Bpe {
     }
 }
 
-/// The tokens that ordinary text can become, by their bytes. Only names in the byte-level alphabet count: real
-/// vocabularies also hold a few plainly written ones (a bare U+200D), which no merge reaches. Normal tokens win over
-/// user-defined ones of the same bytes, low ids over high.
-fn text_tokens(vocab: &Vocab, raw: &[Vec<u8>]) -> AHashMap<Box<[u8]>, u32> {
+/// The tokens that ordinary text can become, by their names, which spell different bytes if they differ. Only names in the
+/// byte-level alphabet count: real vocabularies also hold a few plainly written ones (a bare U+200D), which no merge reaches.
+/// Normal tokens win over user-defined ones of the same name, low ids over high.
+fn text_tokens<'r>(vocab: &Vocab, raw: &'r [Vec<u8>]) -> AHashMap<&'r [u8], u32> {
     let mut map = AHashMap::with_capacity(raw.len());
     for kind in [Kind::Normal, Kind::UserDefined] {
         for (id, text) in raw.iter().enumerate().filter(|&(id, _)| vocab.kind(id as u32) == Some(kind)) {
-            if let Some(bytes) = std::str::from_utf8(text).ok().and_then(byte_level::decode) {
-                map.entry(bytes.into_boxed_slice()).or_insert(id as u32);
+            if std::str::from_utf8(text).is_ok_and(byte_level::is_in_alphabet) {
+                map.entry(text.as_slice()).or_insert(id as u32);
             }
         }
     }
@@ -102,22 +106,27 @@ pub(crate) fn split_merges(lines: &[String]) -> Result<Vec<(&str, &str)>, Tokeni
     pairs.collect()
 }
 
-/// Reads pairs, best first. `bytes` gives what half a pair stands for, `id` the token of some bytes.
+/// Reads pairs, best first. `id` gives the token of a name, `spells` whether a name is one that can spell bytes.
 pub(crate) fn read_merges<'m>(
     pairs: impl ExactSizeIterator<Item = (&'m str, &'m str)>,
-    bytes: impl Fn(&str) -> Option<Box<[u8]>>,
     id: impl Fn(&[u8]) -> Option<u32>,
+    spells: impl Fn(&str) -> bool,
 ) -> Result<Merges, TokenizerError> {
     let mut merges = AHashMap::with_capacity(pairs.len());
+    let mut both = Vec::new();
     for (rank, (left, right)) in (0u32..).zip(pairs) {
-        let bad =
-            |why: &str| TokenizerError::BadVocab(format!("merge {rank} (`{left}` and `{right}`) {why}"));
-        let decode = |half| bytes(half).ok_or_else(|| bad("is not byte-level text"));
-        let (left, right) = (decode(left)?, decode(right)?);
-        let token =
-            |bytes: &[u8]| id(bytes).ok_or_else(|| bad("names a token that is not in the vocabulary"));
-        let pair = (token(&left)?, token(&right)?);
-        merges.entry(pair).or_insert((rank, token(&[left, right].concat())?));
+        both.clear();
+        both.extend_from_slice(left.as_bytes());
+        both.extend_from_slice(right.as_bytes());
+        let ids = id(left.as_bytes()).zip(id(right.as_bytes())).zip(id(&both));
+        let Some((pair, merged)) = ids else {
+            let why = match spells(left) && spells(right) {
+                true => "names a token that is not in the vocabulary",
+                false => "is not byte-level text",
+            };
+            return Err(TokenizerError::BadVocab(format!("merge {rank} (`{left}` and `{right}`) {why}")));
+        };
+        merges.entry(pair).or_insert((rank, merged));
     }
     Ok(merges)
 }

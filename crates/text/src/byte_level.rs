@@ -28,9 +28,28 @@ const fn table() -> [u16; SPAN] {
 
 static TO_BYTE: [u16; SPAN] = table();
 
+fn byte(letter: char) -> Option<u8> {
+    TO_BYTE.get(letter as usize).and_then(|&byte| u8::try_from(byte).ok())
+}
+
+/// The character that stands for a byte.
+pub(crate) fn letter(byte: u8) -> char {
+    let at = TO_BYTE.iter().position(|&of| of == u16::from(byte));
+    at.and_then(|at| char::from_u32(at as u32)).expect("every byte has a letter")
+}
+
+/// Whether every character of a token stands for a byte.
+pub(crate) fn is_in_alphabet(token: &str) -> bool {
+    token.chars().all(|letter| byte(letter).is_some())
+}
+
 /// The bytes a token written in the alphabet stands for, or `None` when a character is outside the alphabet.
 pub(crate) fn decode(token: &str) -> Option<Vec<u8>> {
-    token.chars().map(|c| TO_BYTE.get(c as usize).and_then(|&b| u8::try_from(b).ok())).collect()
+    let mut bytes = Vec::with_capacity(token.chars().count());
+    for letter in token.chars() {
+        bytes.push(byte(letter)?);
+    }
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -51,5 +70,11 @@ mod tests {
         let mut seen: Vec<u16> = TO_BYTE.iter().copied().filter(|&b| b != u16::MAX).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..256).collect::<Vec<u16>>());
+        for byte in 0..=255 {
+            let name = letter(byte).to_string();
+            assert_eq!(decode(&name).as_deref(), Some([byte].as_slice()));
+            assert!(is_in_alphabet(&name));
+        }
+        assert!(!is_in_alphabet("a b"));
     }
 }

@@ -59,7 +59,7 @@ impl Spm {
     ) -> Result<Self, TokenizerError> {
         let (tokens, bytes) = read_tokens(vocab, raw, |_| 0)?;
         let id = |text: &[u8]| tokens.get(text).map(|&(_, id)| id);
-        let merges = read_merges(merges, |half| Some(half.as_bytes().into()), id)?;
+        let merges = read_merges(merges, id, |_| true)?;
         Ok(Self { merges: Some(merges), tokens, bytes, unknown, space_prefix })
     }
 

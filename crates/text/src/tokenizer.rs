@@ -69,10 +69,11 @@ const END_NAMES: [&str; 16] = [
 impl SpecialTokens {
     /// Adds the special tokens that are known by name to end generation.
     pub(crate) fn add_named_ends(&mut self, vocab: &Vocab) {
+        let special =
+            vocab.iter().filter(|(_, token)| matches!(token.kind, Kind::Control | Kind::UserDefined));
+        let special: Vec<_> = special.collect();
         let named = |name: &str| {
-            let mut special =
-                vocab.iter().filter(|(_, token)| matches!(token.kind, Kind::Control | Kind::UserDefined));
-            special.find(|(_, token)| *token.bytes == *name.as_bytes()).map(|(id, _)| id)
+            special.iter().find(|(_, token)| *token.bytes == *name.as_bytes()).map(|(id, _)| *id)
         };
         self.ends.extend(END_NAMES.iter().filter_map(|name| named(name)));
         // Where there are `<|return|>` and `<|call|>`, `<|end|>` only ends a message within the answer.

@@ -288,6 +288,7 @@ fn bench_prints_the_rows_of_llama_bench() {
     for row in rows.iter().filter(|r| r["n_gen"] != 0 || r["n_depth"] == 0) {
         assert!(row["avg_ts"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["samples_ts"].as_array().unwrap().len(), 2);
+        assert!(row["load_ns"].as_u64().unwrap() > 0);
         let share = if row["n_gen"] == 0 { "int_share" } else { "read_share" };
         let share = row[share].as_f64().unwrap_or_else(|| panic!("no {share} in {row}"));
         assert!(share > 0.0, "{row}");

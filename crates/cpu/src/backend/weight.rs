@@ -10,8 +10,8 @@ use crate::pool::Worker;
 
 use super::{Shared, memory_error};
 
-/// Lane groups that one worker packs at a time.
-const PACK_GROUPS: usize = 16;
+/// Stored bytes that one worker packs at a time: little enough to stay in its cache between being read and being packed.
+const PACK_BYTES: usize = 256 << 10;
 
 /// A weight as the kernels read it.
 pub(super) enum CpuWeight {
@@ -110,15 +110,18 @@ fn pack(
     let mut packer = Packer::new(shared.isa, desc.dtype, n, k).map_err(|e| pack_error(desc, e))?;
     let row_bytes = desc.dtype.bytes_for(k).unwrap_or(0);
     let lanes = shared.isa.lanes();
+    // Of small matrices every worker has some.
+    let share = n.div_ceil(lanes).div_ceil(shared.pool.threads());
+    let groups = (PACK_BYTES / (lanes * row_bytes).max(1)).min(share).max(1);
     let failure = Mutex::new(None);
     {
-        let chunks: Vec<_> = packer.chunks(PACK_GROUPS).map(Mutex::new).collect();
+        let chunks: Vec<_> = packer.chunks(groups).map(Mutex::new).collect();
         let job = |worker: &Worker<'_>| {
-            let mut rows = vec![0u8; PACK_GROUPS * lanes * row_bytes];
+            let mut rows = vec![0u8; groups * lanes * row_bytes];
             while let Some(range) = worker.claim(0, chunks.len(), 1) {
                 for index in range {
-                    let start = index * PACK_GROUPS * lanes;
-                    let end = (start + PACK_GROUPS * lanes).min(n);
+                    let start = index * groups * lanes;
+                    let end = (start + groups * lanes).min(n);
                     let mut filled = 0;
                     let fill = source.rows(first + start..first + end, &mut |row, bytes: &[u8]| {
                         let at = (row - first - start) * row_bytes;

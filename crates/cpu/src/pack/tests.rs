@@ -27,6 +27,30 @@ fn every_format_keeps_every_value() {
     }
 }
 
+/// Groups are packed all rows at once, in vector registers; the definition is that of a row on its own.
+#[test]
+fn rows_packed_together_lie_as_each_alone() {
+    let mut random = Random(3);
+    for dtype in DType::WEIGHTS {
+        for isa in CpuIsa::available() {
+            let lanes = isa.lanes();
+            for (n, blocks) in [(1, 1), (lanes - 1, 2), (lanes, 3), (lanes, 4), (2 * lanes + 3, 5)] {
+                let k = blocks * dtype.block_len();
+                let stored = stored_rows(dtype, n, k, &mut random);
+                let row_bytes = dtype.bytes_for(k).unwrap();
+                let row = |row: usize| &stored[row * row_bytes..][..row_bytes];
+                let got = PackedMatrix::pack(isa, dtype, n, k, row).unwrap();
+                let mut want = vec![0; got.groups() * got.group_bytes()];
+                for index in 0..n {
+                    let group = &mut want[index / lanes * got.group_bytes()..][..got.group_bytes()];
+                    layout::pack_rows(dtype, lanes, index % lanes, &[row(index)], group);
+                }
+                assert!(want == got.data.as_slice::<u8>(), "{dtype} {isa}, {n} rows of {blocks} blocks");
+            }
+        }
+    }
+}
+
 #[test]
 fn parts_may_be_packed_by_threads_from_several_sources_in_any_order() {
     let (dtype, n, k) = (DType::Q5_K, 53, 512);

@@ -1,5 +1,6 @@
 //! A model in GGUF: one file, or the shards of a split one.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -165,10 +166,10 @@ impl GgufFile {
         Some((info, &shard.bytes[info.range.clone()]))
     }
 
-    pub(crate) fn release(&self, name: &str) {
+    pub(crate) fn release(&self, name: &str, part: Range<usize>) {
         let shard = self.tensors.get(name).map(|&shard| &self.shards[shard]);
         if let Some((shard, info)) = shard.and_then(|shard| Some((shard, shard.header.tensor(name)?))) {
-            shard.bytes.release(info.range.clone());
+            shard.bytes.release(&info.range, part);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A Hugging Face folder: config.json, weights in one or several safetensors files, tokenizer files.
 
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -155,9 +156,9 @@ impl HfFolder {
         self.shards[*self.tensors.get(name)?].1.tensor(name)
     }
 
-    pub(crate) fn release(&self, name: &str) {
+    pub(crate) fn release(&self, name: &str, part: Range<usize>) {
         if let Some(&shard) = self.tensors.get(name) {
-            self.shards[shard].1.release(name);
+            self.shards[shard].1.release(name, part);
         }
     }
 

@@ -9,11 +9,12 @@ mod work;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use gristmill::{
-    Checkpoint, EngineError, EngineOptions, Error, LoadOptions, MAX_CONTEXT, Model, measure_peaks,
+    ByteSize, Checkpoint, EngineError, EngineOptions, Error, LoadOptions, MAX_CONTEXT, Model, measure_peaks,
 };
 
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs, positive, size, threads, within};
@@ -182,6 +183,7 @@ fn run_group(
         },
     };
     measure::reset_peak_memory();
+    let start = Instant::now();
     let mut engine = load(path, checkpoint.clone(), &options).map_err(|error| match error {
         // The context follows from the tests: they are what can be changed.
         Error::Engine(EngineError::Option { option: "context", problem }) => {
@@ -192,6 +194,9 @@ fn run_group(
         }
         other => other.into(),
     })?;
+    let (ready, loaded) = (start.elapsed(), measure::peak_memory());
+    let peak = loaded.map(|peak| format!(", peak memory {}", ByteSize(peak))).unwrap_or_default();
+    note(format_args!("ready in {:.2} s{peak}", ready.as_secs_f64()));
     let mut rows = vec![];
     for test in tests {
         note(format_args!("{test}, {threads} threads"));
@@ -205,6 +210,7 @@ fn run_group(
             precision: engine.precision(),
             kv_type: engine.kv_type(),
             samples,
+            ready,
             peak_memory: measure::peak_memory(),
             shares: None,
             kernels: None,

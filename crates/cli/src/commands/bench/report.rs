@@ -34,6 +34,8 @@ pub(super) struct Row {
     pub(super) precision: Precision,
     pub(super) kv_type: KvType,
     pub(super) samples: Vec<Duration>,
+    /// Time to load the model, without its tokenizer.
+    pub(super) ready: Duration,
     pub(super) peak_memory: Option<u64>,
     pub(super) shares: Option<Shares>,
     /// Times of its kernels, when they were asked for.
@@ -199,6 +201,7 @@ fn fields(subject: &Subject, row: &Row) -> Map<String, Value> {
         "stddev_ts": rate.deviation,
         "samples_ns": row.samples.iter().map(|d| d.as_nanos() as u64).collect::<Vec<_>>(),
         "samples_ts": row.rates().collect::<Vec<_>>(),
+        "load_ns": row.ready.as_nanos() as u64,
         "peak_rss_bytes": row.peak_memory,
         "memory_bytes_per_second": shares.map(|s| s.peaks.memory_bytes),
         "int_ops_per_second": shares.and_then(|s| s.peaks.int_ops),
