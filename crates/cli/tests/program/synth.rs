@@ -44,7 +44,7 @@ fn a_mixture_of_experts_is_written_with_as_many_layers_as_asked_for() {
     let path = dir.path().join("m.gguf").to_str().unwrap().to_owned();
     for (layers, more) in [(2, &[][..]), (1, &["--layers", "1"]), (3, &["--layers", "3"])] {
         ok(&[&["synth", "--shape", "tiny-moe", "--quant", "q4_k"], more, &[&path]].concat());
-        let shown = ok(&["inspect", &path]);
+        let shown = ok(&["inspect", "-m", &path]);
         let last = format!("blk.{}.ffn_down_exps.weight", layers - 1);
         assert!(shown.contains(&last) && !shown.contains(&format!("blk.{layers}.")), "{shown}");
         assert!(!ok(&["run", "-m", &path, "-n", "8", "--ignore-eos", "Hello"]).is_empty());
