@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 
-from store import File, Inputs
+from store import NO_SNAP, File, Inputs, snaps
 
-NO_SNAP = 0xFFFFFFFF  # a row that stores no state
 EPS = 1e-6  # that of the witness
 
 
@@ -54,15 +53,7 @@ def main():
         beta = (1 / (1 + np.exp(-rng.normal(rows, heads).astype(np.float64)))).astype(np.float32)
         state = rng.normal(count, heads, dk, dv, scale=0.5)
         pos = np.concatenate([np.arange(p, p + e) for p, e in zip(start, extents)])
-        # The last row of every sequence stores its slot; the first row of the longest also goes to the spare slot.
-        ends = np.cumsum(extents)
-        snap = np.full(rows, NO_SNAP, np.uint32)
-        for end, extent, slot in zip(ends, extents, slots):
-            if extent:
-                snap[end - 1] = slot
-        longest = int(np.argmax(extents))
-        if extents[longest] > 1:
-            snap[ends[longest] - extents[longest]] = count - 1
+        ends, snap = np.cumsum(extents), snaps(extents, slots, count - 1)
         after, y = state.copy(), []
         for p, end, extent, slot in zip(start, ends, extents, slots):
             at = state[slot] if p else None

@@ -14,9 +14,7 @@ import torch.nn.functional as F
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
-from store import File, Inputs, wide
-
-NO_SNAP = 0xFFFFFFFF  # a row that stores no state
+from store import NO_SNAP, File, Inputs, snaps, wide
 
 
 def rms_norm(f):
@@ -252,15 +250,7 @@ def short_conv(f):
         bcx, ring = rng.normal(rows, 3 * dim), rng.normal(count, taps - 1, dim)
         w = rng.normal(dim, taps)
         pos = np.concatenate([np.arange(p, p + e) for p, e in zip(start, extents)])
-        # The last row of every sequence stores its slot; the first row of the longest also goes to the spare slot.
-        ends = np.cumsum(extents)
-        snap = np.full(rows, NO_SNAP, np.uint32)
-        for end, extent, slot in zip(ends, extents, slots):
-            if extent:
-                snap[end - 1] = slot
-        longest = int(np.argmax(extents))
-        if extents[longest] > 1:
-            snap[ends[longest] - extents[longest]] = count - 1
+        ends, snap = np.cumsum(extents), snaps(extents, slots, count - 1)
         for gated in (False, True):
             b, c, x = wide(bcx).chunk(3, -1)
             # A product B * x is a float32 value of the graph before the convolution reads it.

@@ -90,3 +90,19 @@ class Inputs:
 
     def uniform(self, *shape, low=0.0, high=1.0):
         return self.rng.uniform(low, high, shape).astype(np.float32)
+
+
+NO_SNAP = 0xFFFFFFFF  # a row that stores no state
+
+
+def snaps(extents, slots, spare):
+    """For each row the slot that it stores: the last row of every sequence its own; the first of the longest `spare`."""
+    snap = np.full(sum(extents), NO_SNAP, np.uint32)
+    ends = np.cumsum(extents)
+    for end, extent, slot in zip(ends, extents, slots):
+        if extent:
+            snap[end - 1] = slot
+    longest = int(np.argmax(extents))
+    if extents[longest] > 1:
+        snap[ends[longest] - extents[longest]] = spare
+    return snap

@@ -3,6 +3,8 @@
 //!
 //! `cargo bench -p gristmill-cpu --bench attention [-- THREADS]`
 
+mod timing;
+
 use gristmill_cpu::attention::{
     Attention, BLOCK, KvLayout, KvPool, KvType, PageTable, attention, partials_len,
 };
@@ -11,21 +13,10 @@ use gristmill_cpu::memory::{HugeBuf, SharedSlice};
 use gristmill_cpu::pool::{Pool, PoolOptions, Worker};
 use gristmill_cpu::vector::{Rows, RowsMut};
 use std::hint::black_box;
-use std::time::Instant;
+use timing::best;
 
 const DEPTH: usize = 4096;
 const ROWS: usize = 512;
-const RUNS: usize = 15;
-
-fn best(mut run: impl FnMut()) -> f64 {
-    run();
-    let times = (0..RUNS).map(|_| {
-        let start = Instant::now();
-        run();
-        start.elapsed().as_secs_f64()
-    });
-    times.fold(f64::INFINITY, f64::min)
-}
 
 fn read_bandwidth(pool: &Pool) -> f64 {
     let mut buf = HugeBuf::zeroed(256 << 20).expect("memory");

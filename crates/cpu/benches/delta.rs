@@ -3,28 +3,19 @@
 //!
 //! `cargo bench -p gristmill-cpu --bench delta [-- THREADS]`
 
+mod timing;
+
 use gristmill_cpu::isa::CpuIsa;
 use gristmill_cpu::memory::{HugeBuf, SharedSlice};
 use gristmill_cpu::pool::{Pool, PoolOptions, Worker};
-use gristmill_cpu::vector::{DeltaRule, Rows, RowsMut, delta_rule};
-use std::time::Instant;
+use gristmill_cpu::vector::{DeltaRule, Rows, RowsMut, Segments, delta_rule};
 use tensor::ops::NO_SNAP;
+use timing::best;
 
 const KEY_HEADS: usize = 16;
 const HEADS: usize = 32;
 const DIM: usize = 128;
 const STATE: usize = HEADS * DIM * DIM;
-const RUNS: usize = 15;
-
-fn best(mut run: impl FnMut()) -> f64 {
-    run();
-    let times = (0..RUNS).map(|_| {
-        let start = Instant::now();
-        run();
-        start.elapsed().as_secs_f64()
-    });
-    times.fold(f64::INFINITY, f64::min)
-}
 
 /// Seconds for so many steps of so many rows of each of some sequences.
 fn seconds(pool: &Pool, isa: CpuIsa, sequences: usize, rows: usize, steps: usize) -> f64 {
@@ -51,10 +42,7 @@ fn seconds(pool: &Pool, isa: CpuIsa, sequences: usize, rows: usize, steps: usize
         dv: DIM,
         scale: 0.088,
         eps: 1e-6,
-        extents: &extents,
-        slots: &slots,
-        pos: &pos,
-        snap: &snap,
+        segments: Segments { extents: &extents, slots: &slots, pos: &pos, snap: &snap },
     };
     let state = SharedSlice::new(state.as_mut_slice());
     let target = RowsMut::new(&mut out, HEADS * DIM);

@@ -507,7 +507,7 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         let left = matrix.groups() - self.group - G;
         let ahead = match T {
             _ if self.later => 0,
-            1 if G == 1 => (left * matrix.group_bytes()).min(6 << 10),
+            1 if K::ONE_STREAM => (left * matrix.group_bytes()).min(6 << 10),
             _ if left >= G => G * matrix.group_bytes(),
             _ => 0,
         };

@@ -1,8 +1,7 @@
 //! Memory for weights, KV pools and activations.
 //!
 //! [`HugeBuf`] is zeroed anonymous memory that asks the system for huge pages, [`Slabs`] where many buffers share them.
-//! [`SharedSlice`] is the one way in which
-//! workers write disjoint parts of one buffer.
+//! [`SharedSlice`] is the one way in which workers write disjoint parts of one buffer.
 
 use bytemuck::Pod;
 use memmap2::MmapMut;

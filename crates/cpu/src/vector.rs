@@ -14,6 +14,7 @@ pub(crate) mod math;
 mod norm;
 mod rope;
 mod rows;
+mod segments;
 mod select;
 mod softmax;
 #[cfg(test)]
@@ -25,5 +26,6 @@ pub use elementwise::{Binary, Unary, binary, unary, weighted_sums};
 pub use norm::{add_rms_norm, rms_norm};
 pub use rope::{rope, rope_angles};
 pub use rows::{Rows, RowsMut, Src};
+pub use segments::Segments;
 pub use select::{SelectError, argmax, top_k};
 pub use softmax::softmax;

@@ -48,7 +48,7 @@ pub unsafe fn attention(
     let rows = tile_rows(attention.kv.layout(), attention.group());
     let tiles = tiles(attention, rows).count();
     let few = worker.count() > 1 && tiles * kv_heads < worker.count() * TILES_PER_WORKER;
-    // Tiles of one split are done at once: merging costs a barrier more than dividing them gives.
+    // Where no tile has two splits there is nothing to divide, and merging would cost a barrier.
     let whole = || self::tiles(attention, rows).all(|tile| splits(attention, &tile).len() < 2);
     if few && !whole() && BySplits::fits(attention, rows, partials.len()) {
         // SAFETY: the caller's contract.

@@ -20,7 +20,7 @@ use super::experts::{Choice, ExpertStep, ExpertSumStep, RouteStep};
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
 use super::sample::{FeedStep, SampleStep};
-use super::state::{AttentionStep, ConvStep, DeltaStep, KvWriteStep, StateInfo};
+use super::state::{AttentionStep, ConvStep, DeltaStep, KvWriteStep, SegmentsArg, StateInfo};
 use super::steps::{Follows, Input, Product, Step, Table};
 
 /// Words of a block of activations.
@@ -375,10 +375,7 @@ impl Compiler<'_> {
                     weight: self.elements(node, node.inputs[1])?,
                     taps: self.resolver.shape(node.inputs[1]).last(),
                     state: self.state(node)?,
-                    pos: self.vector(node, node.inputs[3])?,
-                    extents: self.vector(node, node.inputs[4])?,
-                    slots: self.vector(node, node.inputs[5])?,
-                    snap: self.vector(node, node.inputs[6])?,
+                    segments: self.segments(node, 3)?,
                     out: self.last(node, node.outputs[0])?,
                 })
             }
@@ -398,10 +395,7 @@ impl Compiler<'_> {
                     scale: *scale,
                     eps: *eps,
                     state: self.state(node)?,
-                    pos: self.vector(node, node.inputs[6])?,
-                    extents: self.vector(node, node.inputs[7])?,
-                    slots: self.vector(node, node.inputs[8])?,
-                    snap: self.vector(node, node.inputs[9])?,
+                    segments: self.segments(node, 6)?,
                     out: self.outer(node, node.outputs[0])?,
                 })
             }
@@ -560,6 +554,12 @@ impl Compiler<'_> {
         self.select(node, kernels.join(" + "), reasons.join("; "));
         self.push(Step::Products(products));
         Ok(())
+    }
+
+    /// The operands of a node from number `first` on: pos, extents, slots, snap.
+    fn segments(&self, node: &Node, first: usize) -> Result<SegmentsArg, DeviceError> {
+        let of = |i| self.vector(node, node.inputs[first + i]);
+        Ok(SegmentsArg { pos: of(0)?, extents: of(1)?, slots: of(2)?, snap: of(3)? })
     }
 
     /// By what the experts of a node are chosen.

@@ -11,7 +11,7 @@ use crate::pool::Worker;
 use crate::vector::{self, RowsMut};
 
 use super::operand::RowsArg;
-use super::steps::{Ctx, Product, over_rows};
+use super::steps::{Ctx, Product, over_elements, over_rows};
 
 /// Which expert each pair of a row and a slot has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,18 +220,12 @@ pub(super) struct ExpertSumStep {
 impl ExpertSumStep {
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
         let (y, weights, out) = (ctx.rows(&self.y), ctx.rows(&self.weights), ctx.rows_mut(&self.out));
-        let (rows, columns) = if out.rows() < worker.count() {
-            (0..out.rows(), worker.share(out.dim(), 64))
-        } else {
-            (worker.share(out.rows(), 1), 0..out.dim())
-        };
-        if rows.is_empty() || columns.is_empty() {
-            return;
-        }
         let slots = weights.dim();
-        let y = y.part(rows.start * slots..rows.end * slots).columns(columns.clone());
-        // SAFETY: this part is this worker's own.
-        let part = unsafe { out.alias() }.part(rows.clone()).columns(columns);
-        vector::weighted_sums(ctx.isa, y, weights.part(rows), part);
+        over_elements(out.rows(), out.dim(), worker, |rows, columns| {
+            let y = y.part(rows.start * slots..rows.end * slots).columns(columns.clone());
+            // SAFETY: this part is this worker's own.
+            let part = unsafe { out.alias() }.part(rows.clone()).columns(columns);
+            vector::weighted_sums(ctx.isa, y, weights.part(rows), part);
+        });
     }
 }

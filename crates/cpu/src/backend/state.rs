@@ -106,16 +106,29 @@ impl CpuState {
     }
 }
 
+/// [`vector::Segments`] of a step.
+pub(super) struct SegmentsArg {
+    pub(super) pos: RowsArg,
+    pub(super) extents: RowsArg,
+    pub(super) slots: RowsArg,
+    pub(super) snap: RowsArg,
+}
+
+impl SegmentsArg {
+    fn of<'a>(&self, ctx: &'a Ctx) -> vector::Segments<'a> {
+        let [extents, slots, pos, snap] =
+            [&self.extents, &self.slots, &self.pos, &self.snap].map(|arg| ctx.words(arg));
+        vector::Segments { extents, slots, pos, snap }
+    }
+}
+
 /// [`tensor::Op::ShortConv`].
 pub(super) struct ConvStep {
     pub(super) x: RowsArg,
     pub(super) weight: usize,
     pub(super) taps: usize,
     pub(super) state: usize,
-    pub(super) pos: RowsArg,
-    pub(super) extents: RowsArg,
-    pub(super) slots: RowsArg,
-    pub(super) snap: RowsArg,
+    pub(super) segments: SegmentsArg,
     pub(super) out: RowsArg,
 }
 
@@ -125,10 +138,7 @@ impl ConvStep {
             x: ctx.rows(&self.x),
             weight: ctx.weights[self.weight].elements(),
             taps: self.taps,
-            extents: ctx.words(&self.extents),
-            slots: ctx.words(&self.slots),
-            pos: ctx.words(&self.pos),
-            snap: ctx.words(&self.snap),
+            segments: self.segments.of(ctx),
         };
         let channels = worker.share(self.x.width, 64);
         if !channels.is_empty() {
@@ -159,10 +169,7 @@ pub(super) struct DeltaStep {
     pub(super) scale: f32,
     pub(super) eps: f32,
     pub(super) state: usize,
-    pub(super) pos: RowsArg,
-    pub(super) extents: RowsArg,
-    pub(super) slots: RowsArg,
-    pub(super) snap: RowsArg,
+    pub(super) segments: SegmentsArg,
     pub(super) out: RowsArg,
 }
 
@@ -179,10 +186,7 @@ impl DeltaStep {
             dv,
             scale: self.scale,
             eps: self.eps,
-            extents: ctx.words(&self.extents),
-            slots: ctx.words(&self.slots),
-            pos: ctx.words(&self.pos),
-            snap: ctx.words(&self.snap),
+            segments: self.segments.of(ctx),
         };
         let parts = worker.share(rule.parts(), 1);
         if !parts.is_empty() {

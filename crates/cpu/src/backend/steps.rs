@@ -288,7 +288,7 @@ pub(super) fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Rang
 }
 
 /// Runs `part` over rows and columns, divided as [`Split::Elements`] says.
-fn over_elements(
+pub(super) fn over_elements(
     n: usize,
     width: usize,
     worker: &Worker<'_>,

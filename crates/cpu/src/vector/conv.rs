@@ -1,10 +1,10 @@
 //! Causal depthwise convolution over ragged batches with recurrent state.
 
 use super::rows::{Rows, RowsMut};
+use super::segments::Segments;
 use crate::isa::{CpuIsa, Isa, Kernel};
 use crate::memory::SharedSlice;
 use std::ops::Range;
-use tensor::ops::NO_SNAP;
 
 /// Channels that are walked together: wide enough for whole cache lines, narrow enough to stay in registers and L1.
 const TILE: usize = 64;
@@ -18,14 +18,8 @@ pub struct ShortConv<'a> {
     pub weight: &'a [f32],
     /// Rows that a value reaches, its own included.
     pub taps: usize,
-    /// `[sequences]`: rows of each sequence, in order. Rows after the last are padding; their output is zero.
-    pub extents: &'a [u32],
-    /// `[sequences]`: the slot that holds the rows before the sequence's first row.
-    pub slots: &'a [u32],
-    /// `[rows]`: position of each row. A sequence whose first row has position 0 starts from zeros.
-    pub pos: &'a [u32],
-    /// `[rows]`: the slot that receives the last `taps - 1` rows of x up to this one, or [`NO_SNAP`].
-    pub snap: &'a [u32],
+    /// A state is the last `taps - 1` rows of x.
+    pub segments: Segments<'a>,
 }
 
 /// Computes some channels of a [`ShortConv`].
@@ -47,14 +41,9 @@ pub unsafe fn short_conv(
     out: RowsMut<'_>,
 ) {
     let (rows, width) = (out.rows(), out.dim());
-    let used: usize = conv.extents.iter().map(|&n| n as usize).sum();
+    let used = conv.segments.used(rows);
     assert!(conv.taps > 0 && conv.weight.len() == width * conv.taps, "a weight for each channel and tap");
     assert_eq!((conv.x.rows(), conv.x.dim()), (rows, width), "an x for each row and channel");
-    assert!(
-        used <= rows && conv.pos.len() >= used && conv.snap.len() >= used,
-        "a position and slot for each row"
-    );
-    assert_eq!(conv.slots.len(), conv.extents.len(), "a slot for each sequence");
     assert!(channels.start <= channels.end && channels.end <= width, "channels {channels:?} of {width}");
     isa.run(Channels { conv, state, channels, out, used });
 }
@@ -72,7 +61,7 @@ impl Kernel for Channels<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(mut self, s: S) {
-        let ShortConv { x, weight, taps, extents, slots, pos, snap } = self.conv;
+        let ShortConv { x, weight, taps, segments } = self.conv;
         let width = self.out.dim();
         let state = self.state;
         let stored = |slot: u32, age: usize, first: usize, len: usize| {
@@ -90,10 +79,10 @@ impl Kernel for Channels<'_> {
                 }
             }
             let mut row = 0;
-            for (&extent, &slot) in extents.iter().zip(slots) {
+            for (&extent, &slot) in segments.extents.iter().zip(segments.slots) {
                 for age in 0..taps - 1 {
                     let past = &mut ring[age + 1];
-                    if extent > 0 && pos[row] > 0 {
+                    if extent > 0 && segments.pos[row] > 0 {
                         // SAFETY: the caller vouches for these channels of the state.
                         past[..len]
                             .copy_from_slice(unsafe { self.state.part(stored(slot, age, first, len)) });
@@ -119,10 +108,10 @@ impl Kernel for Channels<'_> {
                         }
                         i += n;
                     }
-                    if snap[row] != NO_SNAP {
+                    if let Some(slot) = segments.stored(row) {
                         for age in 0..taps - 1 {
                             // SAFETY: the caller vouches for these channels of the state.
-                            let kept = unsafe { state.part_mut(stored(snap[row], age, first, len)) };
+                            let kept = unsafe { state.part_mut(stored(slot, age, first, len)) };
                             kept.copy_from_slice(&ring[(t + 2 + age) % taps][..len]);
                         }
                     }

@@ -8,11 +8,11 @@
 use super::math;
 use super::norm::sum_of_squares;
 use super::rows::{Rows, RowsMut};
+use super::segments::Segments;
 use crate::isa::{CpuIsa, Isa, Kernel, VIRTUAL_LANES};
 use crate::memory::SharedSlice;
 use std::cell::Cell;
 use std::ops::Range;
-use tensor::ops::NO_SNAP;
 
 /// Columns of a part of the work: a cache line.
 const DELTA_PART: usize = 16;
@@ -39,14 +39,8 @@ pub struct DeltaRule<'a> {
     pub scale: f32,
     /// Added to sums of squares.
     pub eps: f32,
-    /// `[sequences]`: rows of each sequence, in order. Rows after the last are padding; their output is zero.
-    pub extents: &'a [u32],
-    /// `[sequences]`: the slot that holds the state before the sequence's first row.
-    pub slots: &'a [u32],
-    /// `[rows]`: position of each row. A sequence whose first row has position 0 starts from zeros.
-    pub pos: &'a [u32],
-    /// `[rows]`: the slot that receives the state after this row, or [`NO_SNAP`].
-    pub snap: &'a [u32],
+    /// The rows of each sequence, and where its state is.
+    pub segments: Segments<'a>,
 }
 
 impl DeltaRule<'_> {
@@ -82,7 +76,7 @@ pub unsafe fn delta_rule(
 ) {
     let (rows, heads) = (out.rows(), rule.heads());
     assert!(rule.dk > 0 && rule.dv > 0, "keys and values have elements");
-    let used: usize = rule.extents.iter().map(|&n| n as usize).sum();
+    let used = rule.segments.used(rows);
     let key_heads = rule.k.dim() / rule.dk;
     assert_eq!(rule.k.dim(), key_heads * rule.dk, "keys of {} elements", rule.dk);
     assert!(heads == 0 || key_heads > 0 && heads.is_multiple_of(key_heads), "as many heads for each key");
@@ -91,11 +85,6 @@ pub unsafe fn delta_rule(
     assert_eq!(out.dim(), rule.v.dim(), "a result for each value");
     assert_eq!((rule.log_decay.rows(), rule.log_decay.dim()), (rows, heads), "a decay for each row and head");
     assert_eq!((rule.beta.rows(), rule.k.rows()), (rows, rows), "a key for each row");
-    assert!(
-        used <= rows && rule.pos.len() >= used && rule.snap.len() >= used,
-        "a position and slot for each row"
-    );
-    assert_eq!(rule.slots.len(), rule.extents.len(), "a slot for each sequence");
     assert!(parts.start <= parts.end && parts.end <= rule.parts(), "parts {parts:?} of {}", rule.parts());
     let mut scratch = SCRATCH.take();
     isa.run(Parts { rule, state, parts, out, used, scratch: &mut scratch });
@@ -185,13 +174,14 @@ impl Parts<'_> {
     #[inline(always)]
     fn head<S: Isa>(&mut self, s: S, head: usize, columns: Range<usize>) {
         let mut row = 0;
-        for (&extent, &slot) in self.rule.extents.iter().zip(self.rule.slots) {
+        let segments = self.rule.segments;
+        for (&extent, &slot) in segments.extents.iter().zip(segments.slots) {
             let rows = extent as usize;
             if rows == 0 {
                 continue;
             }
             self.factors(s, head, row..row + rows);
-            let slot = (self.rule.pos[row] > 0).then_some(slot);
+            let slot = (segments.pos[row] > 0).then_some(slot);
             let mut column = columns.start;
             while column < columns.end {
                 let width = columns.end - column;
@@ -271,7 +261,7 @@ impl<const G: usize> Kernel for TileOf<'_, '_, G> {
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
         let TileOf { parts, tile } = self;
-        let DeltaRule { dk, dv, snap, .. } = parts.rule;
+        let DeltaRule { dk, dv, segments, .. } = parts.rule;
         let (wide, at) = (G * S::LANES, parts.key(tile.head));
         let whole = tile.width == wide;
         let buffer = parts.scratch.tile.as_mut_ptr().cast::<f32>();
@@ -331,13 +321,13 @@ impl<const G: usize> Kernel for TileOf<'_, '_, G> {
                 soon: [q(if last { row } else { row + 1 }), k((row + 2).min(tile.row + tile.rows - 1))],
                 decay: factors.decay,
             };
-            let slot = snap[row];
+            let stored = segments.stored(row);
             // The last row's state goes straight to where it is kept.
-            let direct = last && whole && slot != NO_SNAP;
+            let direct = stored.filter(|_| last && whole);
             // SAFETY: the pointers are to `dk` elements each, the buffer holds `dk` rows of the tile, and so does the slot from
             // there, a row of the state apart; the caller vouches for these columns of the state.
             let read = unsafe {
-                if direct {
+                if let Some(slot) = direct {
                     let (first, last) = (parts.stored(&tile, slot, 0), parts.stored(&tile, slot, dk - 1));
                     let to = state.narrow(first.start..last.end).as_ptr();
                     pass.run::<S, G, false>(s, to, dv, &change, &mut recalled)
@@ -357,7 +347,7 @@ impl<const G: usize> Kernel for TileOf<'_, '_, G> {
                     }
                 }
             }
-            if slot != NO_SNAP && !direct {
+            if let Some(slot) = stored.filter(|_| direct.is_none()) {
                 for i in 0..dk {
                     // SAFETY: the caller vouches for these columns of the state; the buffer has `dk` rows.
                     unsafe {

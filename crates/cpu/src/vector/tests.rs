@@ -452,10 +452,7 @@ fn short_conv_is_the_same_whole_chunked_and_among_others() {
                     x: Rows::new(&x, channels),
                     weight: &weight,
                     taps,
-                    extents: &extents,
-                    slots: &[3, 2, 1],
-                    pos: &pos,
-                    snap: &snap,
+                    segments: Segments { extents: &extents, slots: &[3, 2, 1], pos: &pos, snap: &snap },
                 };
                 let shared = SharedSlice::new(&mut state);
                 for part in [0..split, split..channels] {
@@ -493,10 +490,12 @@ fn short_conv_stores_the_state_after_any_row() {
         x: Rows::new(&x, channels),
         weight: &weight,
         taps,
-        extents: &[5],
-        slots: &[0],
-        pos: &[0, 1, 2, 3, 4],
-        snap: &[4, NO_SNAP, 2, NO_SNAP, 1],
+        segments: Segments {
+            extents: &[5],
+            slots: &[0],
+            pos: &[0, 1, 2, 3, 4],
+            snap: &[4, NO_SNAP, 2, NO_SNAP, 1],
+        },
     };
     // SAFETY: one thread, one sequence.
     unsafe {

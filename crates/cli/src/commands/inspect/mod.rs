@@ -96,9 +96,7 @@ fn memory(args: &InspectArgs, info: &ModelInfo, checkpoint: &Checkpoint) -> Resu
     let cache = CacheSize::choose(info, &options, &devices, weights);
     let cache = match cache {
         // The model and the devices do not go together, which is no matter of memory.
-        Err(error @ EngineError::Option { .. }) => {
-            return Err(Error::from(error).into());
-        }
+        Err(error @ EngineError::Option { .. }) => return Err(Error::from(error).into()),
         other => other.map_err(|e| e.to_string()),
     };
     let kv_type = options.kv_type_for(info);

@@ -2,6 +2,7 @@
 
 use super::*;
 use conformance::values::Values;
+use tensor::ops::NO_SNAP;
 use tensor::{HostTensor, Op};
 
 const SCALE: f32 = 0.25;
@@ -68,10 +69,7 @@ impl Inputs {
             dv: self.dv,
             scale: SCALE,
             eps: EPS,
-            extents: &[n as u32],
-            slots: &[from],
-            pos: &pos,
-            snap: &snap,
+            segments: Segments { extents: &[n as u32], slots: &[from], pos: &pos, snap: &snap },
         };
         let mut out = vec![5.0; (n + 1) * wide];
         let state = SharedSlice::new(state);
