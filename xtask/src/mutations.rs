@@ -202,7 +202,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     mutation(
         "a new sequence starts from a stale slot",
         "crates/cpu/src/vector/conv.rs",
-        "if extent > 0 && pos[row] > 0 {",
+        "if extent > 0 && segments.pos[row] > 0 {",
         "if extent > 0 {",
     ),
     mutation(
