@@ -149,6 +149,9 @@ fn chunk(worker: &Worker<'_>, total: usize, group_bytes: usize, rows: usize) -> 
     fair.min(bytes.div_ceil(group_bytes.max(1)).max(2)).max(1)
 }
 
+/// Bytes between what one row of activations meets of quantised weights and what is fetched meanwhile.
+pub const LEAD: usize = 6 << 10;
+
 /// Asks for the cache lines of some bytes that will be read soon.
 pub fn prefetch(isa: CpuIsa, bytes: &[u8]) {
     isa.run(Prefetch { bytes });
@@ -507,7 +510,7 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         let left = matrix.groups() - self.group - G;
         let ahead = match T {
             _ if self.later => 0,
-            1 if K::ONE_STREAM => (left * matrix.group_bytes()).min(6 << 10),
+            1 if K::ONE_STREAM => (left * matrix.group_bytes()).min(LEAD),
             _ if left >= G => G * matrix.group_bytes(),
             _ => 0,
         };

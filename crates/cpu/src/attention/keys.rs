@@ -12,10 +12,13 @@ use tensor::ops::KV_SCALED;
 /// Queries that share loaded keys in registers at most: on AVX2, 6 queries of 16 keys fill 12 of 16 registers.
 pub(super) const MAX_QUERIES: usize = 6;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// The element type of keys and values in memory.
 pub(super) trait Element: Copy {
     /// Times 16 elements that a cache line has.
-    const STEPS: usize = 64 / (BLOCK * size_of::<Self>());
+    const STEPS: usize = LINE / (BLOCK * size_of::<Self>());
     /// # Safety
     /// `p` must be readable for 16 elements.
     unsafe fn load<S: Isa>(s: S, p: *const Self) -> V<S>;
@@ -83,6 +86,19 @@ impl<E: Element> Blocks<E> {
             scales[b] = self.scales[b].cast::<u16>().wrapping_add(BLOCK * from.div_ceil(KV_SCALED));
         }
         Some(scales)
+    }
+
+    /// Asks for the factors, and for the keys of so many dimensions that follow them.
+    #[inline(always)]
+    pub(super) fn fetch<S: Isa>(&self, s: S, dimensions: usize) {
+        for b in 0..BLOCKS {
+            let mut at = self.scales[b].cast::<u8>();
+            let end = self.keys[b].wrapping_add(dimensions * BLOCK).cast();
+            while at < end {
+                s.prefetch(at);
+                at = at.wrapping_add(LINE);
+            }
+        }
     }
 
     /// The blocks with their elements widened into `keys` and `values`, a quarter of these for each block. `values` must
@@ -198,8 +214,8 @@ pub(super) struct KeyGroup<'k, E> {
     pub(super) softcap: Option<f32>,
     pub(super) k_dim: usize,
     pub(super) v_dim: usize,
-    /// The blocks that come next, which are fetched meanwhile; these ones again where there are none.
-    pub(super) next: &'k Blocks<E>,
+    /// The blocks that come next. Where there are some, the memory of these and of those is fetched meanwhile.
+    pub(super) next: Option<&'k Blocks<E>>,
     /// `[k_dim][queries]`
     pub(super) q: &'k [f32],
     pub(super) softmax: Softmax<'k>,
@@ -225,7 +241,10 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
         let (q, dim, keys) = (self.q.as_ptr(), self.k_dim, &self.blocks.keys);
         // A sum waits for its last step: twelve at once are enough, and as many as fit.
         let wide = const { S::REGISTERS >= 32 && S::LANES == BLOCK };
-        let soon = [&self.blocks.values, &self.next.keys];
+        if let Some(next) = self.next {
+            next.fetch(s, 0);
+        }
+        let soon = self.next.is_some().then_some(&self.blocks.values);
         let scores = self.scores.as_mut_ptr();
         let key_scales = self.blocks.block_scales(0);
         let scales = key_scales.as_ref();
@@ -245,6 +264,10 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
         let (weights, o) = (self.scores.as_ptr(), self.softmax.o.as_mut_ptr());
         let value_scales = self.blocks.block_scales(self.k_dim);
         let scales = value_scales.as_ref();
+        let soon = self.next.map(
+            #[inline(always)]
+            |next| &next.keys,
+        );
         let (mut first, mut until) = (0, GROUP);
         for seen in self.seen {
             (first, until) = (first.max(seen.0), until.min(seen.1));
@@ -255,13 +278,17 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
             if b == whole_low && whole_low < whole_high {
                 let part = (whole_low * BLOCK, whole_high * BLOCK);
                 match self.seen.len() {
-                    1 => s.enter(Values::<E, 1, 2> { weights, part, values, scales, dim, o, padded }),
-                    2 => s.enter(Values::<E, 2, 2> { weights, part, values, scales, dim, o, padded }),
-                    3 => s.enter(Values::<E, 3, 2> { weights, part, values, scales, dim, o, padded }),
-                    4 if wide => s.enter(Values::<E, 4, 2> { weights, part, values, scales, dim, o, padded }),
-                    4 => s.enter(Values::<E, 4, 1> { weights, part, values, scales, dim, o, padded }),
-                    _ if wide => s.enter(Values::<E, 6, 2> { weights, part, values, scales, dim, o, padded }),
-                    _ => s.enter(Values::<E, 6, 1> { weights, part, values, scales, dim, o, padded }),
+                    1 => s.enter(Values::<E, 1, 2> { weights, part, values, scales, soon, dim, o, padded }),
+                    2 => s.enter(Values::<E, 2, 2> { weights, part, values, scales, soon, dim, o, padded }),
+                    3 => s.enter(Values::<E, 3, 2> { weights, part, values, scales, soon, dim, o, padded }),
+                    4 if wide => {
+                        s.enter(Values::<E, 4, 2> { weights, part, values, scales, soon, dim, o, padded })
+                    }
+                    4 => s.enter(Values::<E, 4, 1> { weights, part, values, scales, soon, dim, o, padded }),
+                    _ if wide => {
+                        s.enter(Values::<E, 6, 2> { weights, part, values, scales, soon, dim, o, padded })
+                    }
+                    _ => s.enter(Values::<E, 6, 1> { weights, part, values, scales, soon, dim, o, padded }),
                 }
                 b = whole_high;
                 continue;
@@ -270,7 +297,7 @@ impl<E: Element> Kernel for KeyGroup<'_, E> {
                 let part = (first.max(b * BLOCK), until.min((b + 1) * BLOCK));
                 if part.0 < part.1 {
                     let (o, weights) = (o.wrapping_add(i * padded), weights.wrapping_add(i * GROUP));
-                    s.enter(Values::<E, 1, 2> { weights, part, values, scales, dim, o, padded });
+                    s.enter(Values::<E, 1, 2> { weights, part, values, scales, soon, dim, o, padded });
                 }
             }
             b += 1;
@@ -371,8 +398,9 @@ struct Products<'k, E, const M: usize, const B: usize> {
     keys: &'k [*const E; BLOCKS],
     /// Factors that belong to the product over each 32 dimensions, as [`Blocks::block_scales`] says.
     scales: Option<&'k [*const u16; BLOCKS]>,
-    /// What is read soon: as much is fetched of each of these blocks as is read of the keys.
-    soon: [&'k [*const E; BLOCKS]; 2],
+    /// What is read next, the values of these positions: as much of each block is fetched as is read of the keys. Memory is
+    /// read at the same pace while products are made and while values are summed, or it would be idle for half the time.
+    soon: Option<&'k [*const E; BLOCKS]>,
     /// The blocks `low..high` are wanted.
     low: usize,
     high: usize,
@@ -389,11 +417,12 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
         let step = if self.scales.is_some() { KV_SCALED } else { self.dim };
         let mut b = self.low / B * B;
         while b < self.high {
-            let (mut keys, mut soon) = ([std::ptr::null(); B], [[std::ptr::null(); B]; 2]);
+            let (mut keys, mut soon) = ([std::ptr::null(); B], [std::ptr::null(); B]);
             for j in 0..B {
                 keys[j] = self.keys[b + j];
-                soon[0][j] = self.soon[0][b + j];
-                soon[1][j] = self.soon[1][b + j];
+                if let Some(blocks) = self.soon {
+                    soon[j] = blocks[b + j];
+                }
             }
             let mut start = 0;
             while start < self.dim {
@@ -405,13 +434,8 @@ impl<E: Element, const M: usize, const B: usize> Kernel for Products<'_, E, M, B
                     for j in 0..B {
                         // SAFETY: `d < dim`, and the block's keys are `[dim][16]`.
                         k[j] = unsafe { E::load(s, keys[j].add(d * BLOCK)) };
-                        // One line of each kind for each line of keys, taken in turns.
-                        for turn in 0..2 {
-                            if d % E::STEPS == turn % E::STEPS {
-                                s.prefetch(
-                                    soon[turn][j].wrapping_add(d / E::STEPS * E::STEPS * BLOCK).cast(),
-                                );
-                            }
+                        if self.soon.is_some() && d % E::STEPS == 0 {
+                            s.prefetch(soon[j].wrapping_add(d * BLOCK).cast());
                         }
                     }
                     for i in 0..M {
@@ -461,6 +485,8 @@ struct Values<'k, E, const M: usize, const C: usize> {
     values: &'k [*const E; BLOCKS],
     /// Factors of the values' weights in each 32 dimensions, as [`Blocks::block_scales`] says.
     scales: Option<&'k [*const u16; BLOCKS]>,
+    /// What is read next, the keys of the positions after these: as much of each block is fetched as is read of the values.
+    soon: Option<&'k [*const E; BLOCKS]>,
     dim: usize,
     /// `[M][padded]`
     o: *mut f32,
@@ -523,6 +549,10 @@ impl<E: Element, const M: usize, const C: usize> Values<'_, E, M, C> {
         let mut at = self.part.0;
         while at < self.part.1 {
             let mut row = self.values[at / BLOCK].wrapping_add(at % BLOCK * self.dim + c);
+            let soon = match self.soon {
+                Some(blocks) => blocks[at / BLOCK].wrapping_add(c * BLOCK),
+                None => std::ptr::null(),
+            };
             let end = self.part.1.min((at / BLOCK + 1) * BLOCK);
             while at < end {
                 // SAFETY: `at % 16` is a position of the block, the columns lie in its row or less than a vector past it,
@@ -531,6 +561,12 @@ impl<E: Element, const M: usize, const C: usize> Values<'_, E, M, C> {
                     let mut v = [V::splat(s, 0.0); D];
                     for j in 0..D {
                         v[j] = E::load(s, row.add(j * BLOCK));
+                    }
+                    let lines =
+                        if self.soon.is_some() { (D * BLOCK * size_of::<E>()).div_ceil(LINE) } else { 0 };
+                    for line in 0..lines {
+                        let at = at % BLOCK * D * BLOCK;
+                        s.prefetch(soon.wrapping_add(at).cast::<u8>().wrapping_add(line * LINE));
                     }
                     for i in 0..M {
                         let weight = V::splat(s, *weights.add(i * GROUP + at));

@@ -154,6 +154,17 @@ impl Tile<'_, '_> {
             let seen = self.attention.visible(row);
             *range = (seen.start, seen.end);
         }
+        if state.wide.is_empty() {
+            // Each group fetches the next; nobody has fetched the first.
+            let mut start = splits.start * SPLIT;
+            while start < splits.end * SPLIT {
+                if let Some(blocks) = self.blocks::<E>(start, &visible[..self.rows.len()]) {
+                    blocks.fetch(s, self.attention.kv.layout().k_dim());
+                    break;
+                }
+                start += GROUP;
+            }
+        }
         self.pack_queries(state.q);
         for split in splits {
             state.split.clear();
@@ -184,7 +195,7 @@ impl Tile<'_, '_> {
         let Some(blocks) = self.blocks::<E>(start, rows) else { return };
         if state.wide.is_empty() {
             let next = self.blocks::<E>(start + GROUP, rows).unwrap_or(blocks);
-            self.register_tiles(s, start, visible, &blocks, &next, state);
+            self.register_tiles(s, start, visible, &blocks, Some(&next), state);
         } else {
             let layout = self.attention.kv.layout();
             let (keys, rest) = state.wide.split_at_mut(GROUP * layout.k_dim());
@@ -192,7 +203,7 @@ impl Tile<'_, '_> {
             // SAFETY: the group's keys are `[k_dim][16]` and its values `[16][v_dim]` for each block, read and widened; a
             // vector lies behind the values.
             let wide = unsafe { blocks.widen(s, keys, values) };
-            self.register_tiles(s, start, visible, &wide, &wide, state);
+            self.register_tiles(s, start, visible, &wide, None, state);
         }
     }
 
@@ -203,7 +214,7 @@ impl Tile<'_, '_> {
         start: usize,
         visible: &[(usize, usize); MAX_ROWS],
         blocks: &Blocks<E>,
-        next: &Blocks<E>,
+        next: Option<&Blocks<E>>,
         state: &mut State<'_>,
     ) {
         let (heads, layout) = (self.attention.group(), self.attention.kv.layout());
