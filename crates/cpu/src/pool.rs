@@ -253,14 +253,15 @@ impl<'a> Worker<'a> {
     }
 
     /// As [`Worker::claim`], for work that streams memory: each worker walks a part of its own from front to back, so that
-    /// what it reads next is what it fetches ahead, and then takes chunks of those who are behind. It has a slot of its
-    /// own, for one loop between two barriers.
+    /// what it reads next is what it fetches ahead, and then takes chunks of those who are behind. It takes up to `most`
+    /// chunks at once, and fewer towards the end of a part, so that nobody waits long for the last. It has a slot of its own,
+    /// for one loop between two barriers.
     ///
     /// # Panics
-    /// When `chunk` is 0.
+    /// When `chunk` or `most` is 0.
     #[must_use]
-    pub fn claim_near(&self, total: usize, chunk: usize) -> Option<Range<usize>> {
-        assert!(chunk > 0, "a claim takes at least one index");
+    pub fn claim_near(&self, total: usize, chunk: usize, most: usize) -> Option<Range<usize>> {
+        assert!(chunk > 0 && most > 0, "a claim takes at least one index");
         if self.section.failed.load(Ordering::Relaxed) {
             return None;
         }
@@ -268,9 +269,9 @@ impl<'a> Worker<'a> {
         (0..threads).find_map(|behind| {
             let owner = (self.index + behind) % threads;
             let part = self.near(owner, total, chunk);
-            let unit = self.section.near[owner].0.take(self.phase.get(), part.len())?;
-            let start = (part.start + unit) * chunk;
-            Some(start..total.min(start + chunk))
+            let taken = self.section.near[owner].0.take(self.phase.get(), part.len(), most)?;
+            let cut = |unit: usize| ((part.start + unit) * chunk).min(total);
+            Some(cut(taken.start)..cut(taken.end))
         })
     }
 
@@ -344,14 +345,15 @@ struct Padded<T>(T);
 struct Taken(AtomicU64);
 
 impl Taken {
-    /// The next of `len` in a phase, which is not 0.
-    fn take(&self, phase: u64, len: usize) -> Option<usize> {
+    /// The next of `len` in a phase, which is not 0: a quarter of those left, at least one and up to `most`.
+    fn take(&self, phase: u64, len: usize, most: usize) -> Option<Range<usize>> {
         let next = |now: u64| {
-            let taken = if now >> 32 == phase & 0xffff_ffff { now & 0xffff_ffff } else { 0 };
-            ((taken as usize) < len).then_some(phase << 32 | (taken + 1))
+            let start = if now >> 32 == phase & 0xffff_ffff { now as u32 as usize } else { 0 };
+            let left = len.checked_sub(start).filter(|&left| left > 0)?;
+            Some(start..start + (left / 4).clamp(1, most))
         };
-        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        Some(next(before)? as u32 as usize - 1)
+        let update = |now: u64| Some(phase << 32 | next(now)?.end as u64);
+        next(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()?)
     }
 }
 

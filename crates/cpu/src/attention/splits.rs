@@ -128,7 +128,7 @@ impl<'a, 'b> BySplits<'a, 'b> {
         let items = pieces.iter().map(|piece| piece.splits.len()).sum();
         let (mut piece, mut first) = (0, 0);
         // The next split of the keys is mostly the same worker's: it fetches ahead.
-        while let Some(item) = worker.claim_near(items, 1) {
+        while let Some(item) = worker.claim_near(items, 1, 1) {
             if item.start < first {
                 (piece, first) = (0, 0);
             }

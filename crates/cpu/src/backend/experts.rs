@@ -159,7 +159,7 @@ impl ExpertStep {
         let matrices = ctx.weights[self.product.weight].matrices();
         let (groups, bytes) = (matrices[0].groups(), matrices[0].group_bytes());
         self.choice.grouped(ctx, |grouped| {
-            let at = first_group(worker, grouped.total(groups), bytes, grouped.rows());
+            let at = first_group(worker, grouped.total(groups), bytes);
             grouped.part(at, groups).map(|(expert, group)| (&matrices[expert], group, grouped.rows()))
         })
     }

@@ -84,10 +84,10 @@ impl GatedStep {
         let group = |block| block * BLOCK / gate.lanes();
         let Some(choice) = &self.choice else {
             let rows = ctx.count(self.products[0].x.rows());
-            return Some((gate, group(first_group(worker, each, bytes, rows)), rows));
+            return Some((gate, group(first_group(worker, each, bytes)), rows));
         };
         choice.grouped(ctx, |grouped| {
-            let at = first_group(worker, grouped.total(each), bytes, grouped.rows());
+            let at = first_group(worker, grouped.total(each), bytes);
             let (expert, block) = grouped.part(at, each)?;
             Some((&matrices[0][expert], group(block), grouped.rows()))
         })

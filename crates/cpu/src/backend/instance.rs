@@ -283,7 +283,8 @@ impl Job for StepJob {
             }
             if self.plan.profile || next.first().is_none_or(|(_, next)| next.waits()) {
                 worker.barrier_while(|| {
-                    if let Some((lines, rest)) = soon.split_at_checked(4 * 64) {
+                    // As much as one processor reads during a turn of the wait.
+                    if let Some((lines, rest)) = soon.split_at_checked(16 * 64) {
                         prefetch(ctx.isa, lines);
                         soon = rest;
                     }

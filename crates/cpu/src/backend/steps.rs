@@ -370,7 +370,7 @@ impl Step {
                 let matrix = |p: &Product| ctx.weights[p.weight].matrix();
                 let rows = ctx.count(products.first()?.x.rows());
                 let (total, bytes) = extent(products, matrix);
-                let mut at = first_group(worker, total, bytes, rows);
+                let mut at = first_group(worker, total, bytes);
                 let mut parts = in_parts(products, worker, |p| matrix(p).groups());
                 parts.find_map(|(p, groups)| {
                     let here = (at < groups.len()).then_some((matrix(p), groups.start + at, rows));

@@ -47,7 +47,7 @@ fn claims_cover_every_index_once_in_every_phase() {
             for (phase, seen) in seen.iter().enumerate() {
                 let next = || match phase / CLAIM_SLOTS % 2 {
                     0 => worker.claim(phase % CLAIM_SLOTS, TOTAL, 1 + phase % 5),
-                    _ => worker.claim_near(TOTAL, 1 + phase % 5),
+                    _ => worker.claim_near(TOTAL, 1 + phase % 5, 1 + phase % 3),
                 };
                 while let Some(range) = next() {
                     for i in range {
@@ -70,7 +70,7 @@ fn a_worker_claims_its_own_part_first() {
     let order = Mutex::new(vec![]);
     let job = |worker: &Worker<'_>| {
         if worker.index() == 1 {
-            while let Some(range) = worker.claim_near(20, 3) {
+            while let Some(range) = worker.claim_near(20, 3, 2) {
                 lock(&order).push(range);
             }
         }
@@ -78,6 +78,20 @@ fn a_worker_claims_its_own_part_first() {
     pool(3).run(&job).unwrap();
     // Seven chunks: two of worker 0, two of worker 1, three of worker 2.
     assert_eq!(order.into_inner().unwrap(), [6..9, 9..12, 12..15, 15..18, 18..20, 0..3, 3..6]);
+}
+
+/// Large claims first, then smaller ones, down to a chunk: nobody waits long for whoever took the last.
+#[test]
+fn claims_become_smaller_towards_the_end_of_a_part() {
+    let sizes = Mutex::new(vec![]);
+    let job = |worker: &Worker<'_>| {
+        while let Some(range) = worker.claim_near(100, 2, 6) {
+            lock(&sizes).push(range.len());
+        }
+    };
+    pool(1).run(&job).unwrap();
+    // A quarter of the 50 chunks that are left each time, at most six.
+    assert_eq!(sizes.into_inner().unwrap(), [12, 12, 12, 12, 12, 10, 6, 6, 4, 2, 2, 2, 2, 2, 2, 2]);
 }
 
 /// What a worker that panics tells the others comes while they compute: claims of the same phase, in whatever order they see it,
@@ -94,7 +108,7 @@ fn claims_do_not_begin_again_when_a_worker_panics() {
             section.phase.advance();
         }
         let worker = &workers[turn % 2];
-        for range in [worker.claim_near(20, 3), worker.claim(0, 20, 3)].into_iter().flatten() {
+        for range in [worker.claim_near(20, 3, 2), worker.claim(0, 20, 3)].into_iter().flatten() {
             range.for_each(|i| seen[i] += 1);
         }
     }
