@@ -138,8 +138,8 @@ pub(crate) struct StepArgs {
     /// Kernels: `exact` computes in f32, `fast` with 8-bit activations [default: fast for quantised models]
     #[arg(long, value_name = "CLASS")]
     pub(crate) precision: Option<PrecisionArg>,
-    /// How keys and values are kept: `q8_0` takes about half the memory and time of `f16`, for slightly other answers; CPU
-    /// only [default: f16 with `fast` kernels, f32 with `exact` ones]
+    /// How keys and values are kept: `q8_0` takes about half the memory of `f16`, for slightly other answers; CPU only
+    /// [default: f16 with `fast` kernels, f32 with `exact` ones]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeArg>,
     /// Prompt tokens computed in one step, at most 8192; changes speed and memory, never the answer

@@ -154,7 +154,7 @@ fn chunk(worker: &Worker<'_>, total: usize, group_bytes: usize) -> usize {
 }
 
 /// Bytes between what one row of activations meets of quantised weights and what is fetched meanwhile.
-pub const LEAD: usize = 6 << 10;
+pub(crate) const LEAD: usize = 6 << 10;
 
 /// Asks for the cache lines of some bytes that will be read soon.
 pub fn prefetch(isa: CpuIsa, bytes: &[u8]) {

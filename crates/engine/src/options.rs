@@ -20,7 +20,7 @@ pub struct EngineOptions {
     /// Kernel class; `None` is fast for quantised checkpoints, exact for the others.
     pub precision: Option<Precision>,
     /// How keys and values are kept; `None` is f32 for exact kernels and f16 for fast ones. With q8_0 a cache takes about half
-    /// of f16's memory and time to read, and answers change a little. Not every device has every type: see
+    /// of f16's memory, and answers change a little. Not every device has every type: see
     /// [`Backend::kv_types`].
     pub kv_type: Option<KvType>,
     /// Most tokens a sequence may have, prompt and output together, at most [`MAX_CONTEXT`]; `None` is the trained length,

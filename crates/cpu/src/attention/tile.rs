@@ -155,7 +155,7 @@ impl Tile<'_, '_> {
             *range = (seen.start, seen.end);
         }
         if state.wide.is_empty() {
-            // Each group fetches the next; nobody has fetched the first.
+            // Each group fetches the next; the first has perhaps not been fetched.
             let mut start = splits.start * SPLIT;
             while start < splits.end * SPLIT {
                 if let Some(blocks) = self.blocks::<E>(start, &visible[..self.rows.len()]) {

@@ -283,7 +283,7 @@ impl Job for StepJob {
             }
             if self.plan.profile || next.first().is_none_or(|(_, next)| next.waits()) {
                 worker.barrier_while(|| {
-                    // As much as one processor reads during a turn of the wait.
+                    // Few enough that the end of the wait is seen soon.
                     if let Some((lines, rest)) = soon.split_at_checked(16 * 64) {
                         prefetch(ctx.isa, lines);
                         soon = rest;

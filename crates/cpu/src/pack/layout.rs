@@ -98,12 +98,17 @@ pub(crate) fn pack_rows<const R: usize>(
         DType::Q1_0 => each!(Q1_0, q1_0),
         DType::MXFP4 => each!(MXFP4, mxfp4),
         DType::NVFP4 => each!(NVFP4, nvfp4),
-        DType::TQ1_0 | DType::TQ2_0 | DType::Q3_K | DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS => {
-            by_integers(dtype, lanes, lane, rows, out);
-        }
-        DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS | DType::IQ3_S | DType::IQ4_XS => {
-            by_integers(dtype, lanes, lane, rows, out);
-        }
+        DType::TQ1_0
+        | DType::TQ2_0
+        | DType::Q3_K
+        | DType::IQ1_S
+        | DType::IQ1_M
+        | DType::IQ2_XXS
+        | DType::IQ2_XS
+        | DType::IQ2_S
+        | DType::IQ3_XXS
+        | DType::IQ3_S
+        | DType::IQ4_XS => by_integers(dtype, lanes, lane, rows, out),
     }
 }
 
