@@ -6,7 +6,7 @@
 mod timing;
 
 use gristmill_cpu::attention::{
-    Attention, BLOCK, KvLayout, KvPool, KvType, PageTable, attention, partials_len,
+    Attention, AttentionOut, BLOCK, KvLayout, KvPool, KvType, PageTable, attention, partials_len,
 };
 use gristmill_cpu::isa::CpuIsa;
 use gristmill_cpu::memory::{HugeBuf, SharedSlice};
@@ -66,7 +66,7 @@ fn seconds(pool: &Pool, case: &Case, rows: usize, depth: usize, layers: usize) -
     let pages: Vec<u32> = (0..blocks as u32).rev().collect();
     let mut partials = vec![0.0; partials_len(layout, case.heads, depth, pool.threads())];
     let partials = SharedSlice::new(&mut partials);
-    let target = RowsMut::new(&mut out, wide);
+    let target = AttentionOut { rows: RowsMut::new(&mut out, wide), blocks: None };
     let layers: Vec<Attention<'_>> = bufs
         .iter_mut()
         .map(|buf| Attention {

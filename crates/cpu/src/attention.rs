@@ -22,7 +22,11 @@ pub use cache::{KvLayout, KvPool, KvType, KvWrite, PageTable, kv_write};
 pub use drive::attention;
 pub use splits::partials_len;
 
-use crate::vector::Rows;
+use std::ops::Range;
+
+use crate::memory::SharedSlice;
+use crate::quant::{self, ActBlock};
+use crate::vector::{Rows, RowsMut};
 
 /// Positions in a KV block.
 pub const BLOCK: usize = 16;
@@ -58,6 +62,34 @@ pub struct Attention<'a> {
     pub softcap: Option<f32>,
 }
 
+/// Where attention goes.
+#[derive(Debug)]
+pub struct AttentionOut<'a> {
+    /// `[rows, heads * v_dim]`.
+    pub rows: RowsMut<'a>,
+    /// If it is for products of 8-bit activations: the same, quantised, `[rows][heads * v_dim / 32]`. The values of a head must
+    /// be whole blocks.
+    pub blocks: Option<SharedSlice<'a, ActBlock>>,
+}
+
+impl AttentionOut<'_> {
+    /// The blocks of some columns of a row.
+    ///
+    /// # Safety
+    /// Nobody else uses them meanwhile.
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the blocks are shared memory; the contract keeps the parts apart"
+    )]
+    unsafe fn blocks(&self, row: usize, columns: Range<usize>) -> Option<&mut [ActBlock]> {
+        let start = (row * self.rows.dim() + columns.start) / quant::BLOCK;
+        // SAFETY: the caller's contract.
+        self.blocks
+            .as_ref()
+            .map(|blocks| unsafe { blocks.part_mut(start..start + columns.len() / quant::BLOCK) })
+    }
+}
+
 impl Attention<'_> {
     /// Query heads that share a kv head.
     fn group(&self) -> usize {
@@ -65,7 +97,7 @@ impl Attention<'_> {
     }
 
     /// The keys that a row sees; empty when it sees none.
-    fn visible(&self, row: usize) -> std::ops::Range<usize> {
+    fn visible(&self, row: usize) -> Range<usize> {
         let first =
             self.window.map_or(0, |window| (u64::from(self.pos[row]) + 1).saturating_sub(window.into()));
         let until = self.until[row] as usize;
@@ -73,7 +105,8 @@ impl Attention<'_> {
     }
 
     /// Panics unless the parts fit together.
-    fn check(&self, out_rows: usize, out_dim: usize) {
+    fn check(&self, out: &AttentionOut<'_>) {
+        let (out_rows, out_dim) = (out.rows.rows(), out.rows.dim());
         let layout = self.kv.layout();
         let kv_heads = layout.kv_heads();
         assert!(
@@ -84,6 +117,13 @@ impl Attention<'_> {
         assert_eq!(self.q.dim(), self.heads * layout.k_dim(), "a query as long as a key for each head");
         let values = (self.q.rows(), self.heads * layout.v_dim());
         assert_eq!((out_rows, out_dim), values, "an output as long as a value for each query");
+        if let Some(blocks) = &out.blocks {
+            let whole = layout.v_dim().is_multiple_of(quant::BLOCK);
+            assert!(
+                whole && blocks.len() == out_rows * out_dim / quant::BLOCK,
+                "blocks of all values of each head"
+            );
+        }
         assert!(self.seq.len() <= out_rows, "more sequence numbers than rows");
         assert!(
             self.pos.len() == self.seq.len() && self.until.len() == self.seq.len(),

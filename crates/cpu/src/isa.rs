@@ -278,6 +278,9 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Asks for a cache line that will be read soon. Any address is allowed.
     fn prefetch(self, p: *const u8);
 
+    /// As [`Isa::prefetch`], into the second cache alone: for what is read later.
+    fn prefetch_l2(self, p: *const u8);
+
     /// Loads the first `n` f32; the other lanes are zero.
     ///
     /// # Safety

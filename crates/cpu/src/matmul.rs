@@ -31,7 +31,7 @@ use format::{
 use std::marker::PhantomData;
 use std::ops::Range;
 use tensor::DType;
-use tile::{Bf16, Exact, F16, F32, Fast, Plain, Tile};
+use tile::{Ahead, Bf16, Exact, F16, F32, Fast, Plain, Tile};
 
 /// Rows of activations, as long as the matrix's inner dimension k.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +155,11 @@ fn chunk(worker: &Worker<'_>, total: usize, group_bytes: usize) -> usize {
 
 /// Bytes between what one row of activations meets of quantised weights and what is fetched meanwhile.
 pub(crate) const LEAD: usize = 6 << 10;
+
+/// As [`LEAD`], for the first lines of pages, where rows of a matrix are so long. Those of models that a last cache holds in
+/// part are shorter, and such models lose what else is in it: SmolLM2-135M 7 %, Gemma-3-270M 4 % of one thread's speed.
+const PAGE_LEAD: usize = 16 << 10;
+const PAGES_FROM: usize = 1024;
 
 /// Asks for the cache lines of some bytes that will be read soon.
 pub fn prefetch(isa: CpuIsa, bytes: &[u8]) {
@@ -512,12 +517,14 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
         //
         // Further tokens find the groups in a cache: the first ones fetch the next groups whole.
         let left = matrix.groups() - self.group - G;
-        let ahead = match T {
+        let within = |bytes: usize| (left * matrix.group_bytes()).min(bytes);
+        let lines = match T {
             _ if self.later => 0,
-            1 if K::ONE_STREAM => (left * matrix.group_bytes()).min(LEAD),
+            1 if K::ONE_STREAM => within(LEAD),
             _ if left >= G => G * matrix.group_bytes(),
             _ => 0,
         };
+        let ahead = Ahead { lines, pages: if matrix.k() >= PAGES_FROM { within(PAGE_LEAD) } else { 0 } };
         // SAFETY: a lane group holds `k` weights of its rows, packed for this instruction set; `Rows::new` checked that the
         // rows of activations exist, and `Product::run` that their form fits `K`.
         let sums =

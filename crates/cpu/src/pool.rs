@@ -13,13 +13,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Counters that [`Worker::claim`] can address between two barriers.
-pub const CLAIM_SLOTS: usize = 4;
+pub const CLAIM_SLOTS: usize = 2;
 
 /// Most workers of a pool.
 const MAX_THREADS: usize = 1024;
@@ -200,9 +200,8 @@ impl std::fmt::Debug for Pool {
 pub struct Worker<'a> {
     index: usize,
     section: &'a Section,
-    /// One more than the barriers it has passed. Its own count: [`Section::phase`] also moves when a worker panics, while others
-    /// still compute what they claimed before.
-    phase: Cell<u64>,
+    /// One more than the barriers it has passed.
+    phase: Cell<u32>,
 }
 
 impl<'a> Worker<'a> {
@@ -233,7 +232,7 @@ impl<'a> Worker<'a> {
     /// As [`Worker::barrier`], and calls `idle` again and again while others are not here yet: a little work each time, that
     /// nobody misses if it is never done.
     pub fn barrier_while(&self, idle: impl FnMut()) {
-        self.section.barrier(idle);
+        self.section.barrier(self.index, self.phase.get(), idle);
         self.phase.set(self.phase.get() + 1);
     }
 
@@ -241,15 +240,14 @@ impl<'a> Worker<'a> {
     /// the same `total` and `chunk`. Loops that no barrier separates need different slots.
     ///
     /// # Panics
-    /// When `slot` is not below [`CLAIM_SLOTS`] or `chunk` is 0.
+    /// When `slot` is not below [`CLAIM_SLOTS`], `chunk` is 0, or `total` more than 32 bits hold.
     #[must_use]
     pub fn claim(&self, slot: usize, total: usize, chunk: usize) -> Option<Range<usize>> {
         assert!(chunk > 0, "a claim takes at least one index");
         if self.section.failed.load(Ordering::Relaxed) {
             return None;
         }
-        let start = self.section.claims[slot].0.fetch_add(chunk, Ordering::Relaxed);
-        (start < total).then(|| start..total.min(start.saturating_add(chunk)))
+        self.section.claims[slot].0.take(self.phase.get(), total, |left| left.min(chunk))
     }
 
     /// As [`Worker::claim`], for work that streams memory: each worker walks a part of its own from front to back, so that
@@ -258,7 +256,7 @@ impl<'a> Worker<'a> {
     /// for one loop between two barriers.
     ///
     /// # Panics
-    /// When `chunk` or `most` is 0.
+    /// When `chunk` or `most` is 0, or there are more chunks than 32 bits hold.
     #[must_use]
     pub fn claim_near(&self, total: usize, chunk: usize, most: usize) -> Option<Range<usize>> {
         assert!(chunk > 0 && most > 0, "a claim takes at least one index");
@@ -269,7 +267,8 @@ impl<'a> Worker<'a> {
         (0..threads).find_map(|behind| {
             let owner = (self.index + behind) % threads;
             let part = self.near(owner, total, chunk);
-            let taken = self.section.near[owner].0.take(self.phase.get(), part.len(), most)?;
+            let some = |left: usize| (left / 4).clamp(1, most);
+            let taken = self.section.near[owner].0.take(self.phase.get(), part.len(), some)?;
             let cut = |unit: usize| ((part.start + unit) * chunk).min(total);
             Some(cut(taken.start)..cut(taken.end))
         })
@@ -339,20 +338,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Padded<T>(T);
 
-/// How much of a worker's part has been taken: in the low half; in the high one the phase that this is of, so that nobody
-/// has to set it back.
+/// How many indices have been taken: in the low half; in the high one the phase that this is of, so that nobody has to set
+/// it back.
 #[derive(Debug, Default)]
 struct Taken(AtomicU64);
 
 impl Taken {
-    /// The next of `len` in a phase, which is not 0: a quarter of those left, at least one and up to `most`.
-    fn take(&self, phase: u64, len: usize, most: usize) -> Option<Range<usize>> {
+    /// The next of `len` in a phase, which is not 0: `some` of those that are left.
+    fn take(&self, phase: u32, len: usize, some: impl Fn(usize) -> usize) -> Option<Range<usize>> {
+        assert!(u32::try_from(len).is_ok(), "{len} are too many to claim");
         let next = |now: u64| {
-            let start = if now >> 32 == phase & 0xffff_ffff { now as u32 as usize } else { 0 };
+            let start = if (now >> 32) as u32 == phase { now as u32 as usize } else { 0 };
             let left = len.checked_sub(start).filter(|&left| left > 0)?;
-            Some(start..start + (left / 4).clamp(1, most))
+            Some(start..start + some(left))
         };
-        let update = |now: u64| Some(phase << 32 | next(now)?.end as u64);
+        let update = |now: u64| Some(u64::from(phase) << 32 | next(now)?.end as u64);
         next(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()?)
     }
 }
@@ -386,6 +386,10 @@ struct Gate {
 impl Gate {
     fn advance(&self) {
         self.value.fetch_add(1, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
         // A waiter registers before it looks at the condition a last time, so either it sees the new state or it is
         // counted here; taking the lock makes sure that a counted one has reached its wait.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -478,11 +482,11 @@ struct Section {
     threads: usize,
     patience: Patience,
     work: Mutex<Option<Work>>,
-    arrived: Padded<AtomicU32>,
-    phase: Gate,
+    /// How often each worker has arrived: once in every round of every barrier.
+    arrivals: Box<[Gate]>,
     failed: AtomicBool,
     failure: Mutex<Option<PoolError>>,
-    claims: [Padded<AtomicUsize>; CLAIM_SLOTS],
+    claims: [Padded<Taken>; CLAIM_SLOTS],
     /// One for each worker.
     near: Box<[Padded<Taken>]>,
     running: Padded<AtomicU32>,
@@ -501,8 +505,7 @@ impl Section {
             threads,
             patience,
             work: Mutex::new(Some(work)),
-            arrived: Padded::default(),
-            phase: Gate::default(),
+            arrivals: (0..threads).map(|_| Gate::default()).collect(),
             failed: AtomicBool::new(false),
             failure: Mutex::default(),
             claims: Default::default(),
@@ -542,26 +545,26 @@ impl Section {
             lock(&self.failure).get_or_insert(PoolError::Panicked { worker, message });
         }
         self.failed.store(true, Ordering::SeqCst);
-        self.phase.advance();
+        self.arrivals.iter().for_each(Gate::wake);
     }
 
-    fn barrier(&self, mut idle: impl FnMut()) {
-        // The phase cannot move between this load and the arrival below, except by a failure, which `ready` looks for.
-        let phase = self.phase.value.load(Ordering::SeqCst);
-        if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.threads as u32 {
-            for claim in &self.claims {
-                claim.0.store(0, Ordering::Relaxed);
-            }
-            self.arrived.0.store(0, Ordering::Relaxed);
-            self.phase.advance();
-        } else {
-            self.phase.wait(self.patience, || {
+    /// The barrier of a phase, for one worker: in round r it arrives, and waits for the worker 2^r before it to do so, who
+    /// has by then heard of 2^r workers (Hensgen, Finkel and Manber, 1988). Nobody writes what others write, so of two
+    /// workers each waits for one cache line alone.
+    fn barrier(&self, index: usize, phase: u32, mut idle: impl FnMut()) {
+        let rounds = self.threads.next_power_of_two().trailing_zeros();
+        for round in 0..rounds {
+            self.arrivals[index].advance();
+            let before = &self.arrivals[(index + self.threads - (1 << round)) % self.threads];
+            let arrived = (phase - 1).wrapping_mul(rounds).wrapping_add(round + 1);
+            before.wait(self.patience, || {
                 idle();
-                self.phase.value.load(Ordering::SeqCst) != phase || self.failed.load(Ordering::SeqCst)
+                let ahead = before.value.load(Ordering::SeqCst).wrapping_sub(arrived) as i32;
+                ahead >= 0 || self.failed.load(Ordering::SeqCst)
             });
-        }
-        if self.failed.load(Ordering::SeqCst) {
-            resume_unwind(Box::new(Abandoned));
+            if self.failed.load(Ordering::SeqCst) {
+                resume_unwind(Box::new(Abandoned));
+            }
         }
     }
 

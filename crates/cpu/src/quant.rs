@@ -49,6 +49,14 @@ pub fn quantise_row(isa: CpuIsa, x: &[f32], out: &mut [ActBlock]) {
     isa.run(QuantiseRow { blocks, out });
 }
 
+/// [`quantise_row`] within another kernel.
+#[inline(always)]
+pub(crate) fn quantise<S: Isa>(s: S, x: &[f32], out: &mut [ActBlock]) {
+    for (x, out) in x.as_chunks::<BLOCK>().0.iter().zip(out) {
+        *out = block(s, x);
+    }
+}
+
 struct QuantiseRow<'a> {
     blocks: &'a [[f32; BLOCK]],
     out: &'a mut [ActBlock],
@@ -59,9 +67,7 @@ impl Kernel for QuantiseRow<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
-        for (x, out) in self.blocks.iter().zip(self.out) {
-            *out = block(s, x);
-        }
+        quantise(s, self.blocks.as_flattened(), self.out);
     }
 }
 

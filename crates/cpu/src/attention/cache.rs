@@ -237,9 +237,6 @@ impl Kernel for Write<'_> {
         let layout = write.kv.layout();
         let (k_dim, v_dim) = (layout.k_dim, layout.v_dim);
         // Heads outside: a head's part of a block stays in the nearest cache while its rows go in.
-        let room = k_dim.max(v_dim).next_multiple_of(VIRTUAL_LANES);
-        let mut halves = vec![0u16; if layout.kind == KvType::F16 { room } else { 0 }];
-        let mut codes = vec![0u8; if layout.kind == KvType::Q8_0 { room } else { 0 }];
         for head in heads {
             for row in rows.clone() {
                 let block = write.pages.block(write.seq[row], write.pos[row] as usize / BLOCK);
@@ -252,18 +249,20 @@ impl Kernel for Write<'_> {
                         // SAFETY: `lane` is one of the cell's 16 positions and the rows have the layout's widths; the
                         // caller vouches that the position is ours.
                         unsafe {
-                            store_keys(&cell, lane, k);
-                            store_values(&cell, lane, v);
+                            store_keys(&cell, lane, 0, k);
+                            store_values(&cell, lane, 0, v, v_dim);
                         }
                     }
                     KvType::F16 => {
                         let cell = write.kv.cell::<u16>(block, head);
                         // SAFETY: as above; the factors of a position are its own as well.
                         unsafe {
-                            *cell.scales.add(lane) = to_f16(s, k, &mut halves);
-                            store_keys(&cell, lane, &halves[..k_dim]);
-                            *cell.scales.add(BLOCK + lane) = to_f16(s, v, &mut halves);
-                            store_values(&cell, lane, &halves[..v_dim]);
+                            *cell.scales.add(lane) = to_f16(s, k, |at, halves| {
+                                store_keys(&cell, lane, at, halves);
+                            });
+                            *cell.scales.add(BLOCK + lane) = to_f16(s, v, |at, halves| {
+                                store_values(&cell, lane, at, halves, v_dim);
+                            });
                         }
                     }
                     KvType::Q8_0 => {
@@ -272,10 +271,9 @@ impl Kernel for Write<'_> {
                         // SAFETY: as above; there is a scale for each position and 32 dimensions, of the values behind those
                         // of the keys.
                         unsafe {
-                            to_q8(s, k, &mut codes, scales);
-                            store_keys(&cell, lane, &codes[..k_dim]);
-                            to_q8(s, v, &mut codes, scales.add(BLOCK * k_dim.div_ceil(KV_SCALED)));
-                            store_values(&cell, lane, &codes[..v_dim]);
+                            to_q8(s, k, scales, |at, codes| store_keys(&cell, lane, at, codes));
+                            let scales = scales.add(BLOCK * k_dim.div_ceil(KV_SCALED));
+                            to_q8(s, v, scales, |at, codes| store_values(&cell, lane, at, codes, v_dim));
                         }
                     }
                 }
@@ -284,38 +282,45 @@ impl Kernel for Write<'_> {
     }
 }
 
+/// Elements from number `at` of a key.
+///
 /// # Safety
-/// The position `lane` of the cell must be writable, and `lane` below 16; `k` must be a whole key.
+/// The position `lane` of the cell must be writable, `lane` below 16, and the key have these elements.
 #[inline(always)]
-unsafe fn store_keys<T: Copy>(cell: &Cell<T>, lane: usize, k: &[T]) {
-    for (d, &value) in k.iter().enumerate() {
-        // SAFETY: the cell has 16 positions for each of the `k.len()` dimensions.
+unsafe fn store_keys<T: Copy>(cell: &Cell<T>, lane: usize, at: usize, k: &[T]) {
+    for (d, &value) in (at..).zip(k) {
+        // SAFETY: the cell has 16 positions for each dimension.
         unsafe { *cell.keys.add(BLOCK * d + lane) = value };
     }
 }
 
+/// Elements from number `at` of a value, which has `dim`.
+///
 /// # Safety
-/// As [`store_keys`]; `v` must be a whole value.
+/// As [`store_keys`].
 #[inline(always)]
-unsafe fn store_values<T: Copy>(cell: &Cell<T>, lane: usize, v: &[T]) {
-    // SAFETY: the cell has `v.len()` elements for each of 16 positions.
-    unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), cell.values.add(v.len() * lane), v.len()) };
+unsafe fn store_values<T: Copy>(cell: &Cell<T>, lane: usize, at: usize, v: &[T], dim: usize) {
+    // SAFETY: the cell has `dim` elements for each of 16 positions.
+    unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), cell.values.add(dim * lane + at), v.len()) };
 }
 
-/// Rounds `x` times a power of two to binary16 and returns the factor that undoes it. An infinity or NaN stays one.
+/// Rounds `x` times a power of two to binary16, gives `store` some of it with the number of its first element, and returns
+/// the factor that undoes it. An infinity or NaN stays one.
 #[inline(always)]
-fn to_f16<S: Isa>(s: S, x: &[f32], out: &mut [u16]) -> f32 {
+fn to_f16<S: Isa>(s: S, x: &[f32], store: impl Fn(usize, &[u16])) -> f32 {
     let largest = largest(x);
     // The largest value becomes 2^14 to 2^15. Both powers of two are kept normal: a row whose largest value is below 2^-112
     // becomes smaller than that.
     let exponent = (14 + 127 - (largest >> 23) as i32).min(126);
     let power = |e: i32| f32::from_bits(((127 + e) as u32) << 23);
     let up = s.splat(power(exponent));
+    let mut halves = [0; VIRTUAL_LANES];
     let mut i = 0;
     while i < x.len() {
         let n = (x.len() - i).min(S::LANES);
-        // SAFETY: `n` values are left at `i`; `out` is padded to whole vectors.
-        unsafe { s.store_f16(out.as_mut_ptr().add(i), s.mul(s.load_partial(x.as_ptr().add(i), n), up)) };
+        // SAFETY: `n` values are left at `i`; `halves` holds the widest vector.
+        unsafe { s.store_f16(halves.as_mut_ptr(), s.mul(s.load_partial(x.as_ptr().add(i), n), up)) };
+        store(i, &halves[..n]);
         i += n;
     }
     power(-exponent)
@@ -328,26 +333,28 @@ fn largest(x: &[f32]) -> u32 {
 }
 
 /// Quantises `x` as [`tensor::ops::kv_cache::q8_block`] does, 32 elements at a time; their scales go to every 16th place of
-/// `scales`. `codes` are padded to whole vectors.
+/// `scales`, and `store` is given some of the codes with the number of the first.
 ///
 /// # Safety
 /// `scales` must be writable at these places.
 #[inline(always)]
-unsafe fn to_q8<S: Isa>(s: S, x: &[f32], codes: &mut [u8], scales: *mut u16) {
-    for (block, (x, codes)) in x.chunks(KV_SCALED).zip(codes.chunks_mut(KV_SCALED)).enumerate() {
-        let scale = q8_scale(f32::from_bits(largest(x)));
+unsafe fn to_q8<S: Isa>(s: S, x: &[f32], scales: *mut u16, store: impl Fn(usize, &[u8])) {
+    let mut codes = [0; VIRTUAL_LANES];
+    for (block, part) in x.chunks(KV_SCALED).enumerate() {
+        let scale = q8_scale(f32::from_bits(largest(part)));
         // SAFETY: the caller's contract.
         unsafe { *scales.add(BLOCK * block) = scale.to_bits() };
         let scale = s.splat(scale.to_f32());
         let mut i = 0;
-        while i < x.len() {
-            let n = (x.len() - i).min(S::LANES);
+        while i < part.len() {
+            let n = (part.len() - i).min(S::LANES);
             // Beyond all integers and NaN become `i32::MIN`, of which the low byte is 0.
-            // SAFETY: `n` values are left at `i`; `codes` is padded to whole vectors.
+            // SAFETY: `n` values are left at `i`; `codes` holds the widest vector.
             unsafe {
-                let v = s.load_partial(x.as_ptr().add(i), n);
-                s.store_low_bytes(codes.as_mut_ptr().add(i), s.round_i(s.div(v, scale)));
+                let v = s.load_partial(part.as_ptr().add(i), n);
+                s.store_low_bytes(codes.as_mut_ptr(), s.round_i(s.div(v, scale)));
             }
+            store(block * KV_SCALED + i, &codes[..n]);
             i += n;
         }
     }

@@ -2,11 +2,12 @@
 
 use super::splits::{BySplits, splits};
 use super::tile::{MAX_ROWS, Target, Tile};
-use super::{Attention, KvLayout};
+use super::{Attention, AttentionOut, KvLayout};
 use crate::isa::CpuIsa;
 use crate::memory::SharedSlice;
 use crate::pool::Worker;
-use crate::vector::RowsMut;
+use crate::quant::ActBlock;
+use bytemuck::Zeroable;
 use std::ops::Range;
 
 /// Values of all queries of a tile at most: with the sums of values beside them they stay in L2.
@@ -32,15 +33,17 @@ pub unsafe fn attention(
     attention: &Attention<'_>,
     worker: &Worker<'_>,
     partials: SharedSlice<'_, f32>,
-    out: &RowsMut<'_>,
+    out: &AttentionOut<'_>,
 ) {
-    attention.check(out.rows(), out.dim());
+    attention.check(out);
     let kv_heads = attention.kv.layout().kv_heads();
-    let padding = attention.seq.len()..out.rows();
+    let padding = attention.seq.len()..out.rows.rows();
     if worker.index() == 0 {
         for row in padding {
             // SAFETY: padding rows belong to no tile.
-            unsafe { out.alias() }.row(row).fill(0.0);
+            let (mut rows, blocks) = unsafe { (out.rows.alias(), out.blocks(row, 0..out.rows.dim())) };
+            rows.row(row).fill(0.0);
+            blocks.unwrap_or_default().fill(ActBlock::zeroed());
         }
     }
 

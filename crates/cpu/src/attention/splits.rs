@@ -7,11 +7,10 @@
 use super::drive::{TILES_PER_WORKER, tile_rows, tiles};
 use super::keys::partial_words;
 use super::tile::{Merge, Target, Tile};
-use super::{Attention, KvLayout, SPLIT};
+use super::{Attention, AttentionOut, KvLayout, SPLIT};
 use crate::isa::CpuIsa;
 use crate::memory::SharedSlice;
 use crate::pool::Worker;
-use crate::vector::RowsMut;
 use std::ops::Range;
 
 /// Splits of whole tiles that a wave holds for each worker, so that workers rarely wait for the last of a wave. The few
@@ -56,7 +55,7 @@ pub(super) struct BySplits<'a, 'b> {
     units: Vec<Unit>,
     carries: [SharedSlice<'b, f32>; CARRIES],
     wave: SharedSlice<'b, f32>,
-    out: &'b RowsMut<'a>,
+    out: &'b AttentionOut<'a>,
 }
 
 impl<'a, 'b> BySplits<'a, 'b> {
@@ -72,7 +71,7 @@ impl<'a, 'b> BySplits<'a, 'b> {
         attention: &'b Attention<'a>,
         rows: usize,
         partials: SharedSlice<'b, f32>,
-        out: &'b RowsMut<'a>,
+        out: &'b AttentionOut<'a>,
     ) -> Self {
         let mut units = vec![];
         for tile in tiles(attention, rows) {

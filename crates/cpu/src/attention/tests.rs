@@ -5,6 +5,7 @@ use crate::isa::CpuIsa;
 use crate::memory::SharedSlice;
 use crate::pool::{Pool, PoolOptions, Worker};
 use crate::vector::RowsMut;
+use bytemuck::Zeroable;
 use std::ops::Range;
 use tensor::ops::KV_SCALED;
 use tensor::ops::kv_cache::q8_block;
@@ -150,7 +151,14 @@ impl Scene {
         // What the memory holds must not matter.
         let mut partials = vec![f32::NAN; self.partials.unwrap_or(useful)];
         let partials = SharedSlice::new(&mut partials);
-        let target = RowsMut::new(&mut out, out_width);
+        let whole = shape.v_dim().is_multiple_of(quant::BLOCK);
+        let mut stale = ActBlock::zeroed();
+        stale.sum = f32::NAN;
+        let mut blocks = vec![stale; out.len() / quant::BLOCK];
+        let target = AttentionOut {
+            rows: RowsMut::new(&mut out, out_width),
+            blocks: whole.then(|| SharedSlice::new(&mut blocks)),
+        };
         let job = |worker: &Worker<'_>| {
             // SAFETY: each worker writes rows and heads of its own, and a barrier lies between writing and reading.
             unsafe {
@@ -167,6 +175,11 @@ impl Scene {
         }
         let padding_rows = &out[step.len() * out_width..];
         assert!(padding_rows.iter().all(|&v| v.to_bits() == 0), "padding rows are zero");
+        if whole {
+            let mut wanted = blocks.clone();
+            quant::quantise_row(isa, &out, &mut wanted);
+            assert!(bytemuck::cast_slice::<_, u8>(&blocks) == bytemuck::cast_slice::<_, u8>(&wanted));
+        }
         out.truncate(step.len() * out_width);
         out
     }
@@ -546,7 +559,7 @@ fn rows_that_see_nothing_are_zero() {
             scale: 1.0,
             softcap: None,
         };
-        let target = RowsMut::new(&mut out, wide);
+        let target = AttentionOut { rows: RowsMut::new(&mut out, wide), blocks: None };
         for threads in [1, 2] {
             let pool = Pool::new(PoolOptions { threads, pin: false }).unwrap();
             // SAFETY: nothing else uses the memory.
@@ -602,7 +615,7 @@ fn a_position_without_a_page_is_refused() {
             scale: 1.0,
             softcap: None,
         };
-        let target = RowsMut::new(&mut out, wide);
+        let target = AttentionOut { rows: RowsMut::new(&mut out, wide), blocks: None };
         let pool = Pool::new(PoolOptions { threads: 1, pin: false }).unwrap();
         // SAFETY: nothing else uses the memory.
         let job = |worker: &Worker<'_>| unsafe {

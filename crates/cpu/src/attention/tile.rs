@@ -1,11 +1,12 @@
 //! Attention of a tile of rows for one kv head.
 
 use super::keys::{Blocks, Element, KeyGroup, MAX_QUERIES, Softmax};
-use super::{Attention, BLOCK, BLOCKS, GROUP, KvType, SPLIT};
+use super::{Attention, AttentionOut, BLOCK, BLOCKS, GROUP, KvType, SPLIT};
 use crate::isa::{Isa, Kernel};
 use crate::memory::SharedSlice;
-use crate::vector::RowsMut;
+use crate::quant::{ActBlock, quantise};
 use crate::vector::lanes::V;
+use bytemuck::Zeroable;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -25,7 +26,7 @@ pub(super) struct Tile<'a, 'b> {
 /// What a tile computes and where that goes.
 pub(super) enum Target<'a, 'b> {
     /// Everything, into the output.
-    Output(&'b RowsMut<'a>),
+    Output(&'b AttentionOut<'a>),
     /// One split, into a partial softmax for each query.
     Split(usize, SharedSlice<'b, f32>),
     /// Consecutive splits that were computed before, in order.
@@ -42,7 +43,7 @@ pub(super) struct Merge<'a, 'b> {
     pub(super) before: Option<SharedSlice<'b, f32>>,
     /// Where the softmaxes merged so far go when there are more splits to come; with none, the output is complete.
     pub(super) after: Option<SharedSlice<'b, f32>>,
-    pub(super) out: &'b RowsMut<'a>,
+    pub(super) out: &'b AttentionOut<'a>,
 }
 
 thread_local! {
@@ -282,18 +283,21 @@ impl Tile<'_, '_> {
 
     /// Writes merged sums divided by merged weights.
     #[inline(always)]
-    fn finish<S: Isa>(&self, s: S, state: &State<'_>, out: &RowsMut<'_>) {
+    fn finish<S: Isa>(&self, s: S, state: &State<'_>, target: &AttentionOut<'_>) {
         let layout = self.attention.kv.layout();
         let (dim, padded) = (layout.v_dim(), layout.padded_dim());
         let group = self.attention.group();
         for query in 0..self.queries() {
-            let head = self.kv_head * group + query % group;
+            let (row, head) = (self.rows.start + query / group, self.kv_head * group + query % group);
+            let columns = head * dim..(head + 1) * dim;
             // SAFETY: these rows and columns belong to the tile alone.
-            let mut out = unsafe { out.alias() }.columns(head * dim..(head + 1) * dim);
-            let out = out.row(self.rows.start + query / group);
+            let (mut out, blocks) =
+                unsafe { (target.rows.alias().columns(columns.clone()), target.blocks(row, columns)) };
+            let out = out.row(row);
             let l = state.merged.l[query];
             if l == 0.0 {
                 out.fill(0.0);
+                blocks.unwrap_or_default().fill(ActBlock::zeroed());
                 continue;
             }
             let o = &state.merged.o[query * padded..][..dim];
@@ -308,6 +312,7 @@ impl Tile<'_, '_> {
                 }
                 i += n;
             }
+            quantise(s, out, blocks.unwrap_or_default());
         }
     }
 }

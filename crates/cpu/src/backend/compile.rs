@@ -19,9 +19,10 @@ use super::Shared;
 use super::experts::{Choice, ExpertStep, ExpertSumStep, RouteStep};
 use super::instance::{CpuPlan, OutputInfo, PlanInner};
 use super::operand::{Place, Resolver, RowsArg};
+use super::order;
 use super::sample::{FeedStep, SampleStep};
 use super::state::{AttentionStep, ConvStep, DeltaStep, KvWriteStep, SegmentsArg, StateInfo};
-use super::steps::{Follows, Input, Product, Step, Table};
+use super::steps::{Input, Planned, Product, Split, Step, Table};
 
 /// Words of a block of activations.
 const BLOCK_WORDS: usize = size_of::<ActBlock>() / 4;
@@ -104,6 +105,9 @@ pub(super) fn compile(
         at += nodes;
     }
     let Compiler { steps, selections, weights, states, scratch_at, scratch_words, extents, .. } = compiler;
+    let waits = order::waits(steps.iter().map(|(_, step)| step));
+    let planned =
+        steps.into_iter().zip(waits).map(|((selection, step), waits)| Planned { selection, step, waits });
     let scratch_words = scratch_at + scratch_words - arena.bytes / 4;
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
     let memory = MemoryReport {
@@ -127,7 +131,7 @@ pub(super) fn compile(
     let inner = PlanInner {
         states,
         graph: graph.clone(),
-        steps,
+        steps: planned.collect(),
         profile: options.profile,
         layout,
         weights,
@@ -247,16 +251,29 @@ impl Compiler<'_> {
         if let Some((_, at)) = self.quantised.filter(|(value, _)| *value == x) {
             return Ok(Input::Quantised { at, rows });
         }
-        let blocks = rows.rows * rows.width / BLOCK;
-        let at = self.scratch(blocks * BLOCK_WORDS);
+        let words = rows.rows * rows.width / BLOCK * BLOCK_WORDS;
+        if let Some((_, Step::Attention(step))) = self.steps.last()
+            && step.out == rows
+            && step.layout.v_dim().is_multiple_of(BLOCK)
+        {
+            let before = step.partials.1.next_multiple_of(ALIGN / 4);
+            let at = self.scratch(before + words) + before;
+            if let Some((_, Step::Attention(step))) = self.steps.last_mut() {
+                step.blocks = Some(at);
+            }
+            self.quantised = Some((x, at));
+            return Ok(Input::Quantised { at, rows });
+        }
+        let at = self.scratch(words);
         self.select_for(
             "quantise",
             node,
             "quantise",
             "8-bit codes in blocks of 32, for the products that follow",
         );
-        let follows = self.steps.last().map_or(Follows::Waits, |(_, step)| step.followed(&rows));
-        self.push(Step::Quantise { x: rows, at, follows });
+        // Each worker goes on with the rows that it made, if those are what the last step made.
+        let split = self.steps.last().map_or(Split::Elements, |(_, step)| step.split_of(&rows));
+        self.push(Step::Quantise { x: rows, at, split });
         self.quantised = Some((x, at));
         Ok(Input::Quantised { at, rows })
     }
@@ -435,6 +452,7 @@ impl Compiler<'_> {
                     window: *window,
                     softcap: *softcap,
                     out: self.outer(node, node.outputs[0])?,
+                    blocks: None,
                 })
             }
             Op::Sample => {

@@ -16,7 +16,7 @@ use crate::memory::HugeBuf;
 use crate::pool::{Job, Worker};
 
 use super::state::{CpuState, StateInfo};
-use super::steps::{Ctx, Refused, Step};
+use super::steps::{Ctx, Planned, Refused};
 use super::weight::CpuWeight;
 use super::work::Work;
 use super::{Arena, Shared, memory_error};
@@ -31,7 +31,7 @@ pub(super) struct PlanInner {
     pub(super) shared: Arc<Shared>,
     pub(super) graph: graph::Graph,
     /// Each with the index of its selection.
-    pub(super) steps: Vec<(usize, Step)>,
+    pub(super) steps: Vec<Planned>,
     /// Steps are timed.
     pub(super) profile: bool,
     pub(super) layout: StepLayout,
@@ -273,15 +273,15 @@ impl Job for StepJob {
         let mut start = timed.then(Instant::now);
         // Whoever waits for others fetches the weights it reads next. Each product takes up its own.
         let mut soon: &[u8] = &[];
-        for (at, (selection, step)) in self.plan.steps.iter().enumerate() {
+        for (at, Planned { selection, step, .. }) in self.plan.steps.iter().enumerate() {
             let next = &self.plan.steps[at + 1..];
             step.run(&ctx, worker);
             if at == 0 || step.multiplies() {
                 let weights =
-                    next.iter().find_map(|(_, next)| next.weights(&ctx, worker, step)).unwrap_or(&[]);
+                    next.iter().find_map(|next| next.step.weights(&ctx, worker, step)).unwrap_or(&[]);
                 soon = &weights[..weights.len().min(SOON)];
             }
-            if self.plan.profile || next.first().is_none_or(|(_, next)| next.waits()) {
+            if self.plan.profile || next.first().is_none_or(|next| next.waits) {
                 worker.barrier_while(|| {
                     // Few enough that the end of the wait is seen soon.
                     if let Some((lines, rest)) = soon.split_at_checked(16 * 64) {

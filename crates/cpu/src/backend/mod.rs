@@ -6,6 +6,7 @@ mod experts;
 mod gated;
 mod instance;
 mod operand;
+mod order;
 mod sample;
 mod state;
 mod steps;

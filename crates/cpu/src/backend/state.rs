@@ -7,14 +7,15 @@ use tensor::ops::KV_BLOCK;
 use tensor::{DType, Shape};
 
 use crate::attention::{
-    Attention, KvLayout, KvPool, KvType, KvWrite, PageTable, attention as attend, kv_write,
+    Attention, AttentionOut, KvLayout, KvPool, KvType, KvWrite, PageTable, attention as attend, kv_write,
 };
 use crate::memory::{HugeBuf, SharedSlice, Slabs};
 use crate::pool::Worker;
+use crate::quant::BLOCK;
 use crate::vector;
 
 use super::operand::RowsArg;
-use super::steps::Ctx;
+use super::steps::{Ctx, over_heads};
 use super::{Shared, memory_error};
 
 /// Where all states lie.
@@ -225,15 +226,11 @@ impl KvWriteStep {
             pos: ctx.words(&self.pos),
             pages: PageTable { pages: ctx.words(&self.pages), per_seq: self.pages.width },
         };
-        let all_heads = 0..kv.layout().kv_heads();
-        let (rows, heads) = if write.k.rows() >= worker.count() {
-            (worker.share(write.k.rows(), 1), all_heads)
-        } else {
-            (0..write.k.rows(), worker.share(all_heads.end, 1))
-        };
-        // SAFETY: these rows of these heads are this worker's own; the positions of a step differ, as the engine gives
-        // each sequence blocks of its own.
-        unsafe { kv_write(ctx.isa, &write, rows, heads) };
+        over_heads(write.k.rows(), kv.layout().kv_heads(), worker, |rows, heads| {
+            // SAFETY: these rows of these heads are this worker's own; the positions of a step differ, as the engine gives
+            // each sequence blocks of its own.
+            unsafe { kv_write(ctx.isa, &write, rows, heads) };
+        });
     }
 }
 
@@ -252,6 +249,8 @@ pub(super) struct AttentionStep {
     /// Scratch for keys divided over workers: first word in the arena, and words.
     pub(super) partials: (usize, usize),
     pub(super) out: RowsArg,
+    /// Where blocks of the output go, if products follow that take them: a word of the arena.
+    pub(super) blocks: Option<usize>,
 }
 
 impl AttentionStep {
@@ -271,7 +270,13 @@ impl AttentionStep {
         // SAFETY: scratch behind the intermediates that only this step uses until the barrier.
         let partials =
             unsafe { SharedSlice::from_raw(ctx.arena.add(self.partials.0).cast(), self.partials.1) };
-        // SAFETY: a barrier follows every step, and nothing else touches queries, cache or output meanwhile.
-        unsafe { attend(ctx.isa, &attention, worker, partials, &ctx.rows_mut(&self.out)) };
+        let rows = ctx.rows_mut(&self.out);
+        let blocks = self.blocks.map(|at| {
+            let start = ctx.arena.wrapping_add(at).cast();
+            // SAFETY: as for `partials`, for blocks of all rows of a bucket; the step itself divides them.
+            unsafe { SharedSlice::from_raw(start, rows.rows() * rows.dim() / BLOCK) }
+        });
+        // SAFETY: barriers lie around this step, and nothing else touches queries, cache or output meanwhile.
+        unsafe { attend(ctx.isa, &attention, worker, partials, &AttentionOut { rows, blocks }) };
     }
 }

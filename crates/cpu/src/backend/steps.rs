@@ -16,6 +16,7 @@ use graph::backend::DeviceError;
 use super::experts::{Choice, ExpertStep, ExpertSumStep, RouteStep};
 use super::gated::GatedStep;
 use super::operand::{Place, RowsArg};
+use super::order::{Division, Touched};
 use super::state::CpuState;
 use super::weight::CpuWeight;
 
@@ -165,6 +166,12 @@ impl Input {
         }
     }
 
+    /// The words of the blocks for some rows, from a word of the arena on.
+    fn blocks(rows: &RowsArg, at: usize) -> RowsArg {
+        let width = rows.width / BLOCK * size_of::<ActBlock>() / size_of::<u32>();
+        RowsArg { at: Place::Arena(at), width, stride: width, ..*rows }
+    }
+
     pub(super) fn activations<'a>(&self, ctx: &'a Ctx) -> Activations<'a> {
         match self {
             Input::Exact(rows) => Activations::F32 { data: ctx.span(rows), stride: rows.stride },
@@ -181,23 +188,12 @@ pub(super) enum Table {
     Rows(RowsArg),
 }
 
-/// What a [`Step::Quantise`] has to do with the step before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Follows {
-    /// It waits for it.
-    Waits,
-    /// That step makes its rows, divided so over the workers: each quantises what it made, without a barrier between.
-    Makes(Split),
-    /// That step has nothing to do with its rows nor with scratch: there is no barrier between.
-    Apart,
-}
-
 /// One kernel with its operands.
 pub(super) enum Step {
     Quantise {
         x: RowsArg,
         at: usize,
-        follows: Follows,
+        split: Split,
     },
     /// Products that share the workers; all have the same rows.
     Products(Vec<Product>),
@@ -267,6 +263,15 @@ pub(super) enum Step {
     Feed(super::sample::FeedStep),
 }
 
+/// A step in its place.
+pub(super) struct Planned {
+    /// Its index among the plan's selections.
+    pub(super) selection: usize,
+    pub(super) step: Step,
+    /// Whether a barrier lies before it.
+    pub(super) waits: bool,
+}
+
 /// Rows of a product that is bound by reading its weights.
 const FEW: usize = 4;
 
@@ -277,6 +282,8 @@ pub(super) enum Split {
     Rows,
     /// By columns, which are those that each worker made of a product, unless there is little to divide.
     Elements,
+    /// By rows, or by heads where there are fewer rows than workers.
+    Heads,
 }
 
 /// Runs `part` over the real rows, divided over the workers.
@@ -307,6 +314,20 @@ pub(super) fn over_elements(
     }
 }
 
+/// Runs `part` over rows and heads, divided as [`Split::Heads`] says.
+pub(super) fn over_heads(
+    n: usize,
+    heads: usize,
+    worker: &Worker<'_>,
+    part: impl FnOnce(Range<usize>, Range<usize>),
+) {
+    let (rows, heads) =
+        if n >= worker.count() { (worker.share(n, 1), 0..heads) } else { (0..n, worker.share(heads, 1)) };
+    if !rows.is_empty() && !heads.is_empty() {
+        part(rows, heads);
+    }
+}
+
 fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a> {
     match src {
         Src::Rows(r) => Src::Rows(r.part(rows.clone()).columns(cols.clone())),
@@ -315,31 +336,59 @@ fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a
 }
 
 impl Step {
-    /// Whether a barrier must lie between the step before and this one.
-    pub(super) fn waits(&self) -> bool {
-        !matches!(self, Step::Quantise { follows: Follows::Makes(_) | Follows::Apart, .. })
-    }
-
-    /// What quantising these rows right after this step has to do with it.
-    pub(super) fn followed(&self, rows: &RowsArg) -> Follows {
-        match self.split(rows) {
-            Some(split) => Follows::Makes(split),
-            None => match self {
-                Step::Route(step) if ![step.weights, step.experts].contains(rows) => Follows::Apart,
-                _ => Follows::Waits,
-            },
-        }
-    }
-
-    /// How the workers divide the rows that this step makes, where that depends on nothing but their number and width.
-    fn split(&self, made: &RowsArg) -> Option<Split> {
-        match self {
+    /// How the workers divide it, where that is fixed by their number and by how many rows there are.
+    pub(super) fn division(&self) -> Option<Division> {
+        Some(match self {
             Step::Unary { out, .. } | Step::Binary { out, .. } | Step::BinaryRow { out, .. } => {
-                (out == made).then_some(Split::Elements)
+                Division::elements(out)
             }
-            Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } => (out == made).then_some(Split::Rows),
-            _ => None,
+            Step::RmsNorm { width, out, .. } if *width < out.width => Division::heads(out, out.width / width),
+            Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } => Division::rows(out),
+            Step::Angles { pos, .. } => Division::rows(pos),
+            Step::Rope { head_dim, out, .. } => Division::heads(out, out.width / head_dim),
+            Step::KvWrite(step) => Division::heads(&step.k, step.layout.kv_heads()),
+            Step::Route(step) => Division::rows(&step.weights),
+            Step::Quantise { x, split: Split::Rows, .. } => Division::rows(x),
+            Step::Quantise { x, .. } => Division::elements(x),
+            _ => return None,
+        })
+    }
+
+    /// How quantising these rows is best divided when it follows this step.
+    pub(super) fn split_of(&self, rows: &RowsArg) -> Split {
+        match self {
+            Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } if out == rows => Split::Rows,
+            _ => Split::Elements,
         }
+    }
+
+    /// The rows that it reads and writes, but for weights and for states, which nothing divided as here reads; `None` where
+    /// that is not told.
+    pub(super) fn touched(&self) -> Option<Vec<Touched>> {
+        let list = |read: &[&RowsArg], written: &[&RowsArg]| {
+            let of =
+                |args: &[&RowsArg], writes| args.iter().map(move |arg| (**arg, writes)).collect::<Vec<_>>();
+            [of(read, false), of(written, true)].concat()
+        };
+        Some(match self {
+            Step::Quantise { x, at, .. } => list(&[x], &[&Input::blocks(x, *at)]),
+            Step::Products(products) => {
+                let rows = |p: &Product| match p.x {
+                    Input::Exact(rows) => rows,
+                    Input::Quantised { at, rows } => Input::blocks(&rows, at),
+                };
+                products.iter().flat_map(|p| [(rows(p), false), (p.out, true)]).collect()
+            }
+            Step::Unary { x, out, .. } | Step::RmsNorm { x, out, .. } => list(&[x], &[out]),
+            Step::Binary { a, b, out, .. } => list(&[a, b], &[out]),
+            Step::BinaryRow { a, out, .. } => list(&[a], &[out]),
+            Step::AddRmsNorm { a, b, sum, out, .. } => list(&[a, b], &[sum, out]),
+            Step::Angles { pos, cos, sin, .. } => list(&[pos], &[cos, sin]),
+            Step::Rope { x, cos, sin, out, .. } => list(&[x, cos, sin], &[out]),
+            Step::KvWrite(step) => list(&[&step.k, &step.v, &step.pos, &step.pages], &[]),
+            Step::Route(step) => list(&[&step.logits], &[&step.weights, &step.experts]),
+            _ => return None,
+        })
     }
 
     pub(super) fn multiplies(&self) -> bool {
@@ -388,7 +437,7 @@ impl Step {
     /// This worker's part.
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
         match self {
-            Step::Quantise { x, at, follows } => quantise(ctx, worker, x, *at, *follows),
+            Step::Quantise { x, at, split } => quantise(ctx, worker, x, *at, *split),
             Step::Products(products) => multiply(ctx, worker, products),
             Step::Gated(step) => step.run(ctx, worker),
             Step::Gather { table, ids, out } => gather(ctx, worker, table, ids, out),
@@ -407,11 +456,24 @@ impl Step {
             Step::RmsNorm { x, weight, width, eps, out } => {
                 let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
                 let weight = ctx.weights[*weight].elements();
-                over_rows(out.rows(), worker, |rows| {
+                let part = |rows: Range<usize>, columns: Range<usize>| {
                     // SAFETY: this part is this worker's own.
-                    let part = unsafe { out.alias() }.part(rows.clone());
-                    vector::rms_norm(ctx.isa, x.part(rows).into(), weight, *width, *eps, part);
-                });
+                    let part = unsafe { out.alias() }.part(rows.clone()).columns(columns.clone());
+                    vector::rms_norm(
+                        ctx.isa,
+                        x.part(rows).columns(columns).into(),
+                        weight,
+                        *width,
+                        *eps,
+                        part,
+                    );
+                };
+                match out.dim() / width {
+                    1 => over_rows(out.rows(), worker, |rows| part(rows, 0..*width)),
+                    heads => over_heads(out.rows(), heads, worker, |rows, heads| {
+                        part(rows, heads.start * width..heads.end * width);
+                    }),
+                }
             }
             Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
                 let (a, b, sum, out) = (ctx.src(a), ctx.src(b), ctx.rows_mut(sum), ctx.rows_mut(out));
@@ -440,11 +502,12 @@ impl Step {
             Step::Rope { x, head_dim, cos, sin, out } => {
                 let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
                 let (cos, sin) = (ctx.rows(cos), ctx.rows(sin));
-                over_rows(out.rows(), worker, |rows| {
+                over_heads(out.rows(), out.dim() / head_dim, worker, |rows, heads| {
+                    let columns = heads.start * head_dim..heads.end * head_dim;
                     let (cos, sin) = (cos.part(rows.clone()), sin.part(rows.clone()));
                     // SAFETY: this part is this worker's own.
-                    let part = unsafe { out.alias() }.part(rows.clone());
-                    vector::rope(ctx.isa, x.part(rows).into(), *head_dim, cos, sin, part);
+                    let part = unsafe { out.alias() }.part(rows.clone()).columns(columns.clone());
+                    vector::rope(ctx.isa, x.part(rows).columns(columns).into(), *head_dim, cos, sin, part);
                 });
             }
             Step::Route(step) => step.run(ctx, worker),
@@ -460,7 +523,7 @@ impl Step {
     }
 }
 
-fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Follows) {
+fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, split: Split) {
     let per_row = x.width / BLOCK;
     let rows = ctx.rows(x);
     let part = |part: Range<usize>, cols: Range<usize>| {
@@ -472,8 +535,8 @@ fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, follows: Fol
             quantise_row(ctx.isa, &rows.row(row)[cols.clone()], out);
         }
     };
-    match follows {
-        Follows::Makes(Split::Rows) => over_rows(rows.rows(), worker, |rows| part(rows, 0..x.width)),
+    match split {
+        Split::Rows => over_rows(rows.rows(), worker, |rows| part(rows, 0..x.width)),
         _ => over_elements(rows.rows(), x.width, worker, part),
     }
 }

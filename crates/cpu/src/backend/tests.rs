@@ -30,13 +30,14 @@ fn angles_are_computed_once_a_plan() {
     y = b.rope(b.rope(y, pos, fast, 1.0), pos, fast, 1.0);
     b.output("y", y);
     let plan = plan(&b.finish().unwrap(), Precision::Exact);
-    let count = |which: fn(&Step) -> bool| plan.inner.steps.iter().filter(|(_, step)| which(step)).count();
+    let count =
+        |which: fn(&Step) -> bool| plan.inner.steps.iter().filter(|planned| which(&planned.step)).count();
     assert_eq!(count(|step| matches!(step, Step::Rope { .. })), 10);
     assert_eq!(count(|step| matches!(step, Step::Angles { .. })), 4);
     // Each before the first rotation that reads it.
     let mut known = vec![];
-    for (_, step) in &plan.inner.steps {
-        match step {
+    for planned in &plan.inner.steps {
+        match &planned.step {
             Step::Angles { cos, sin, .. } => known.push((cos.at, sin.at)),
             Step::Rope { cos, sin, .. } => assert!(known.contains(&(cos.at, sin.at))),
             _ => {}

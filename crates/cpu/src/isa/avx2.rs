@@ -269,4 +269,8 @@ impl Isa for Avx2 {
     fn prefetch(self, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
+    #[inline(always)]
+    fn prefetch_l2(self, p: *const u8) {
+        op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
+    }
 }

@@ -326,4 +326,9 @@ impl<const DOTPROD: bool> Isa for Neon<DOTPROD> {
         // SAFETY: a hint, which any address is good for. The intrinsic for it is not stable.
         unsafe { asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(readonly, nostack, preserves_flags)) }
     }
+    #[inline(always)]
+    fn prefetch_l2(self, p: *const u8) {
+        // SAFETY: as above.
+        unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(readonly, nostack, preserves_flags)) }
+    }
 }

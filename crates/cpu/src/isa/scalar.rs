@@ -249,4 +249,6 @@ impl Isa for Scalar {
     }
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
+    #[inline(always)]
+    fn prefetch_l2(self, _p: *const u8) {}
 }

@@ -94,27 +94,6 @@ fn claims_become_smaller_towards_the_end_of_a_part() {
     assert_eq!(sizes.into_inner().unwrap(), [12, 12, 12, 12, 12, 10, 6, 6, 4, 2, 2, 2, 2, 2, 2, 2]);
 }
 
-/// What a worker that panics tells the others comes while they compute: claims of the same phase, in whatever order they see it,
-/// do not begin again, or two workers would write one output.
-#[test]
-fn claims_do_not_begin_again_when_a_worker_panics() {
-    let work = Work::Owned(Arc::new(|_: &Worker<'_>| {}));
-    let section = Section::new(work, 2, Patience::new(2, 2), Arc::default());
-    let workers = [0, 1].map(|index| Worker::new(index, &section));
-    let mut seen = [0; 20];
-    for turn in 0..20 {
-        if turn == 3 {
-            // Of the two notes that a panic leaves, the one without the other.
-            section.phase.advance();
-        }
-        let worker = &workers[turn % 2];
-        for range in [worker.claim_near(20, 3, 2), worker.claim(0, 20, 3)].into_iter().flatten() {
-            range.for_each(|i| seen[i] += 1);
-        }
-    }
-    assert_eq!(seen, [2; 20]);
-}
-
 #[test]
 fn shares_tile_the_range_at_aligned_cuts() {
     for (threads, total, align) in [(1, 10, 4), (3, 10, 4), (8, 3, 1), (2, 0, 16), (3, 1000, 16)] {
