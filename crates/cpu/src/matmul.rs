@@ -156,9 +156,11 @@ fn chunk(worker: &Worker<'_>, total: usize, group_bytes: usize) -> usize {
 /// Bytes between what one row of activations meets of quantised weights and what is fetched meanwhile.
 pub(crate) const LEAD: usize = 6 << 10;
 
-/// As [`LEAD`], for the first lines of pages, where rows of a matrix are so long. Those of models that a last cache holds in
-/// part are shorter, and such models lose what else is in it: SmolLM2-135M 7 %, Gemma-3-270M 4 % of one thread's speed.
+/// As [`LEAD`], for the first lines of pages.
 const PAGE_LEAD: usize = 16 << 10;
+
+/// Columns of a matrix whose pages are announced. Fewer are those of models that a last cache holds in part, where the
+/// processor would then fetch what displaces it: SmolLM2-135M lost 7 %, Gemma-3-270M 4 % of one thread's speed.
 const PAGES_FROM: usize = 1024;
 
 /// Asks for the cache lines of some bytes that will be read soon.
@@ -524,7 +526,8 @@ impl<K: Tile, const G: usize, const T: usize> Kernel for TileOf<'_, K, G, T> {
             _ if left >= G => G * matrix.group_bytes(),
             _ => 0,
         };
-        let ahead = Ahead { lines, pages: if matrix.k() >= PAGES_FROM { within(PAGE_LEAD) } else { 0 } };
+        let pages = if T > 1 || self.later || matrix.k() < PAGES_FROM { 0 } else { within(PAGE_LEAD) };
+        let ahead = Ahead { lines, pages };
         // SAFETY: a lane group holds `k` weights of its rows, packed for this instruction set; `Rows::new` checked that the
         // rows of activations exist, and `Product::run` that their form fits `K`.
         let sums =

@@ -1,7 +1,7 @@
 //! The process's thread pool.
 //!
 //! A [`Job`] is entered once by every worker of the pool. Inside it the workers walk the same list of kernels, meet at
-//! [`Worker::barrier`] between kernels, and divide a kernel's work by [`Worker::claim`] (whoever is free takes the next
+//! [`Worker::barrier`] where one depends on another, and divide a kernel's work by [`Worker::claim`] (whoever is free takes the next
 //! chunk) or [`Worker::share`] (fixed by index). Who computes a chunk may vary from run to run; what a chunk computes
 //! must not, so no kernel may let a sum cross chunks.
 //!
@@ -17,9 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Counters that [`Worker::claim`] can address between two barriers.
-pub const CLAIM_SLOTS: usize = 2;
 
 /// Most workers of a pool.
 const MAX_THREADS: usize = 1024;
@@ -237,23 +234,23 @@ impl<'a> Worker<'a> {
     }
 
     /// Takes the next chunk of at most `chunk` indices of `0..total`, or `None` when all are taken. Every worker passes
-    /// the same `total` and `chunk`. Loops that no barrier separates need different slots.
+    /// the same `total` and `chunk`. It serves one loop between two barriers.
     ///
     /// # Panics
-    /// When `slot` is not below [`CLAIM_SLOTS`], `chunk` is 0, or `total` more than 32 bits hold.
+    /// When `chunk` is 0, or `total` more than 32 bits hold.
     #[must_use]
-    pub fn claim(&self, slot: usize, total: usize, chunk: usize) -> Option<Range<usize>> {
+    pub fn claim(&self, total: usize, chunk: usize) -> Option<Range<usize>> {
         assert!(chunk > 0, "a claim takes at least one index");
         if self.section.failed.load(Ordering::Relaxed) {
             return None;
         }
-        self.section.claims[slot].0.take(self.phase.get(), total, |left| left.min(chunk))
+        self.section.claimed.0.take(self.phase.get(), total, |left| left.min(chunk))
     }
 
     /// As [`Worker::claim`], for work that streams memory: each worker walks a part of its own from front to back, so that
     /// what it reads next is what it fetches ahead, and then takes chunks of those who are behind. It takes up to `most`
-    /// chunks at once, and fewer towards the end of a part, so that nobody waits long for the last. It has a slot of its own,
-    /// for one loop between two barriers.
+    /// chunks at once, and fewer towards the end of a part, so that nobody waits long for the last. It
+    /// serves one loop between two barriers, beside one of [`Worker::claim`].
     ///
     /// # Panics
     /// When `chunk` or `most` is 0, or there are more chunks than 32 bits hold.
@@ -486,8 +483,8 @@ struct Section {
     arrivals: Box<[Gate]>,
     failed: AtomicBool,
     failure: Mutex<Option<PoolError>>,
-    claims: [Padded<Taken>; CLAIM_SLOTS],
-    /// One for each worker.
+    claimed: Padded<Taken>,
+    /// Of each worker's part.
     near: Box<[Padded<Taken>]>,
     running: Padded<AtomicU32>,
     done: Arc<Done>,
@@ -508,7 +505,7 @@ impl Section {
             arrivals: (0..threads).map(|_| Gate::default()).collect(),
             failed: AtomicBool::new(false),
             failure: Mutex::default(),
-            claims: Default::default(),
+            claimed: Padded::default(),
             near: (0..threads).map(|_| Padded::default()).collect(),
             running: Padded(AtomicU32::new(threads as u32)),
             done,
@@ -549,8 +546,7 @@ impl Section {
     }
 
     /// The barrier of a phase, for one worker: in round r it arrives, and waits for the worker 2^r before it to do so, who
-    /// has by then heard of 2^r workers (Hensgen, Finkel and Manber, 1988). Nobody writes what others write, so of two
-    /// workers each waits for one cache line alone.
+    /// has by then heard of 2^r workers (Hensgen, Finkel and Manber, 1988). No counter is shared by those who arrive.
     fn barrier(&self, index: usize, phase: u32, mut idle: impl FnMut()) {
         let rounds = self.threads.next_power_of_two().trailing_zeros();
         for round in 0..rounds {
@@ -558,9 +554,12 @@ impl Section {
             let before = &self.arrivals[(index + self.threads - (1 << round)) % self.threads];
             let arrived = (phase - 1).wrapping_mul(rounds).wrapping_add(round + 1);
             before.wait(self.patience, || {
-                idle();
                 let ahead = before.value.load(Ordering::SeqCst).wrapping_sub(arrived) as i32;
-                ahead >= 0 || self.failed.load(Ordering::SeqCst)
+                let ready = ahead >= 0 || self.failed.load(Ordering::SeqCst);
+                if !ready {
+                    idle();
+                }
+                ready
             });
             if self.failed.load(Ordering::SeqCst) {
                 resume_unwind(Box::new(Abandoned));

@@ -9,10 +9,12 @@ use crate::isa::{CpuIsa, Isa, Kernel};
 use crate::memory::{HugeBuf, MemoryError};
 use crate::pool::{Pool, PoolError, Worker};
 
-/// Passes of each measurement at least, and how long they take together. The median counts: what a run of a second can reach is
+/// Passes of each measurement at least. The median counts: what a run of a second can reach is
 /// what memory gives for a while, not in its best 5 ms (two cores of a server gave 72 to 92 GB/s as the best of five passes,
 /// in turn, while models decoded with a constant 68).
 const PASSES: usize = 5;
+
+/// How long the passes of a measurement take together at least.
 const SPAN: Duration = Duration::from_millis(250);
 
 /// Dots in flight: enough to hide their latency in the registers of every instruction set.

@@ -126,7 +126,7 @@ pub(crate) fn compile(
     let intermediates = compiler.step_words;
     let groups = if gpu.capabilities.fused { fuse::groups(graph) } else { vec![] };
     let fused: Vec<Vec<usize>> = groups.iter().map(Fused::nodes).collect();
-    let arena = graph::memory::plan(graph, ALIGN * 4, &fused);
+    let arena = graph::memory::plan(graph, ALIGN * 4, &fused, &[]);
     for (place, offset) in compiler.resolver.places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| intermediates + bytes / 4).or(*place);
     }

@@ -1,5 +1,7 @@
 //! Placing intermediates in one arena by lifetime.
 
+use std::ops::Range;
+
 use crate::graph::{Graph, PortKind, Source, ValueId};
 
 /// Where every intermediate lies.
@@ -26,8 +28,15 @@ struct Interval {
 ///
 /// `fused` are groups of nodes that a backend runs as one kernel, each at the place of its last node: what any of them
 /// reads lives until then, what they give lives from then on, and what only they read has no place.
-pub fn plan(graph: &Graph, align: usize, fused: &[Vec<usize>]) -> ArenaPlan {
+///
+/// `runs` are nodes through which threads of a backend go without waiting for each other: what one of them reads lives to the
+/// end of the run, so that nobody writes over what another still reads.
+pub fn plan(graph: &Graph, align: usize, fused: &[Vec<usize>], runs: &[Range<usize>]) -> ArenaPlan {
     let mut runs_at: Vec<usize> = (0..graph.nodes.len()).collect();
+    let mut read_until = runs_at.clone();
+    for run in runs {
+        read_until[run.clone()].fill(run.end.saturating_sub(1));
+    }
     let mut read_inside = vec![0; graph.values.len()];
     for group in fused {
         let last = group.iter().copied().max().unwrap_or(0);
@@ -41,10 +50,10 @@ pub fn plan(graph: &Graph, align: usize, fused: &[Vec<usize>]) -> ArenaPlan {
     let uses = graph.uses();
     let mut intervals: Vec<Interval> = vec![];
     let mut slot_of = vec![usize::MAX; graph.values.len()];
-    for (node, at) in graph.nodes.iter().zip(runs_at) {
+    for ((node, at), until) in graph.nodes.iter().zip(runs_at).zip(read_until) {
         for id in &node.inputs {
             if let Some(i) = intervals.get_mut(slot_of[graph.base(*id).0 as usize]) {
-                i.last = i.last.max(at);
+                i.last = i.last.max(at).max(until);
             }
         }
         for id in &node.outputs {
@@ -108,7 +117,7 @@ mod tests {
         let sum = b.add(y, residual);
         b.output("sum", sum);
         let graph = b.finish().unwrap();
-        let plan = plan(&graph, 64, &[]);
+        let plan = plan(&graph, 64, &[], &[]);
         assert_eq!(plan.bytes, 3 * 1024);
         assert_eq!(plan.unaliased, 7 * 1024);
         for (i, node) in graph.nodes.iter().enumerate().skip(1) {
@@ -132,16 +141,33 @@ mod tests {
         b.output("z", b.scale(b.mul(a, c), 0.5));
         let graph = b.finish().unwrap();
         let of = |node: usize| graph.nodes[node].outputs[0].0 as usize;
-        let apart = plan(&graph, 64, &[]);
+        let apart = plan(&graph, 64, &[], &[]);
         assert!(apart.offsets[of(3)] == apart.offsets[of(0)] && apart.bytes == 3 * 1024);
         // Both activations and the product.
-        let one = plan(&graph, 64, &[vec![2, 3, 4]]);
+        let one = plan(&graph, 64, &[vec![2, 3, 4]], &[]);
         assert_eq!([of(2), of(3)].map(|value| one.offsets[value]), [None, None]);
         let [x, y, product] = [of(0), of(1), of(4)].map(|value| one.offsets[value].unwrap());
         assert!(x != y && x != product && y != product);
         // The activations alone: each may not take the place of what the other still reads.
-        let pair = plan(&graph, 64, &[vec![2, 3]]);
+        let pair = plan(&graph, 64, &[vec![2, 3]], &[]);
         let places = [0, 1, 2, 3].map(|node| pair.offsets[of(node)].unwrap());
         assert!((0..4).all(|i| (0..i).all(|j| places[i] != places[j])), "{places:?}");
+    }
+
+    /// Within a run nothing takes the place of what was read; behind it everything may.
+    #[test]
+    fn what_a_run_reads_outlives_it() {
+        let b = Builder::new();
+        let mut y = b.input("x", DType::F32, &[16, 16], None);
+        for _ in 0..7 {
+            y = b.activate(Activation::Silu, y);
+        }
+        b.output("y", y);
+        let graph = b.finish().unwrap();
+        assert_eq!(plan(&graph, 64, &[], &[]).bytes, 2 * 1024);
+        let one = plan(&graph, 64, &[], std::slice::from_ref(&(2..5)));
+        let places = [1, 2, 3, 4].map(|node| one.offsets[graph.nodes[node].outputs[0].0 as usize].unwrap());
+        assert!((0..4).all(|i| (0..i).all(|j| places[i] != places[j])), "{places:?}");
+        assert_eq!(one.bytes, 4 * 1024);
     }
 }

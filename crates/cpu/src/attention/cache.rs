@@ -241,8 +241,8 @@ impl Kernel for Write<'_> {
             for row in rows.clone() {
                 let block = write.pages.block(write.seq[row], write.pos[row] as usize / BLOCK);
                 let lane = write.pos[row] as usize % BLOCK;
-                let k = &write.k.row(row)[head * k_dim..][..k_dim];
-                let v = &write.v.row(row)[head * v_dim..][..v_dim];
+                let k = write.k.columns(head * k_dim..(head + 1) * k_dim).row(row);
+                let v = write.v.columns(head * v_dim..(head + 1) * v_dim).row(row);
                 match layout.kind {
                     KvType::F32 => {
                         let cell = write.kv.cell::<f32>(block, head);

@@ -16,7 +16,7 @@ const TILE_VALUES: usize = 64 * 128;
 pub(super) const TILES_PER_WORKER: usize = 4;
 
 /// Computes `attention` into `out`, `[rows, heads * v_dim]`. Every worker of a job calls this with the same arguments;
-/// it uses claim slots 0 and 1 and [`Worker::claim_near`], and the output is complete after the next barrier.
+/// it claims in both ways, and the output is complete after the next barrier.
 ///
 /// `partials` is memory for dividing few rows with many keys over the workers; [`super::partials_len`] says how much is
 /// useful. With less they meet more often, and with very little such batches run on fewer workers. The results have the
@@ -64,7 +64,7 @@ pub unsafe fn attention(
     let mut ahead = tiles_from_end(attention, rows);
     let mut taken = 0;
     let mut tile = 0..0;
-    while let Some(item) = worker.claim(0, items, 1) {
+    while let Some(item) = worker.claim(items, 1) {
         let wanted = item.start / kv_heads + 1;
         while taken < wanted {
             tile = ahead.next().expect("an item of every tile");

@@ -144,7 +144,7 @@ impl<'a, 'b> BySplits<'a, 'b> {
     }
 
     fn merge(&self, worker: &Worker<'_>, pieces: &[Piece], wave: usize) {
-        while let Some(item) = worker.claim(1, pieces.len(), 1) {
+        while let Some(item) = worker.claim(pieces.len(), 1) {
             let Piece { unit: index, splits, at } = &pieces[item.start];
             let unit = &self.units[*index];
             let carry = |wave: usize| self.carries[wave % CARRIES].narrow(0..unit.words);

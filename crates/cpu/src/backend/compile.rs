@@ -22,7 +22,7 @@ use super::operand::{Place, Resolver, RowsArg};
 use super::order;
 use super::sample::{FeedStep, SampleStep};
 use super::state::{AttentionStep, ConvStep, DeltaStep, KvWriteStep, SegmentsArg, StateInfo};
-use super::steps::{Input, Planned, Product, Split, Step, Table};
+use super::steps::{Input, Planned, Product, Step, Table};
 
 /// Words of a block of activations.
 const BLOCK_WORDS: usize = size_of::<ActBlock>() / 4;
@@ -35,7 +35,7 @@ pub(super) fn compile(
     options: &CompileOptions,
 ) -> Result<CpuPlan, DeviceError> {
     let gated = gated::groups(graph);
-    let arena = graph::memory::plan(graph, ALIGN, &gated);
+    let arena = graph::memory::plan(graph, ALIGN, &gated, &order::runs(graph));
     let mut places = vec![None; graph.values.len()];
     for (place, offset) in places.iter_mut().zip(&arena.offsets) {
         *place = offset.map(|bytes| Place::Arena(bytes / 4));
@@ -80,8 +80,7 @@ pub(super) fn compile(
         states: states.collect(),
         precision: options.precision,
         isa: shared.isa.name(),
-        scratch_at: arena.bytes / 4,
-        scratch_words: 0,
+        scratch: Scratch { at: arena.bytes / 4, words: 0 },
         angles: vec![],
         quantised: None,
         extents: None,
@@ -104,11 +103,11 @@ pub(super) fn compile(
         };
         at += nodes;
     }
-    let Compiler { steps, selections, weights, states, scratch_at, scratch_words, extents, .. } = compiler;
+    let Compiler { steps, selections, weights, states, scratch, extents, .. } = compiler;
     let waits = order::waits(steps.iter().map(|(_, step)| step));
     let planned =
         steps.into_iter().zip(waits).map(|((selection, step), waits)| Planned { selection, step, waits });
-    let scratch_words = scratch_at + scratch_words - arena.bytes / 4;
+    let scratch_words = scratch.at + scratch.words - arena.bytes / 4;
     let bytes = |dtype: DType, elements: usize| dtype.bytes_for(elements).unwrap_or(0) as u64;
     let memory = MemoryReport {
         arena: arena.bytes as u64,
@@ -157,6 +156,20 @@ struct Angles {
     computed: bool,
 }
 
+/// Memory for one step at a time (quantised activations, partial softmaxes), from a word of the arena on.
+struct Scratch {
+    at: usize,
+    words: usize,
+}
+
+impl Scratch {
+    /// The first word of so many.
+    fn room(&mut self, words: usize) -> usize {
+        self.words = self.words.max(words.next_multiple_of(ALIGN / 4));
+        self.at
+    }
+}
+
 struct Compiler<'a> {
     resolver: Resolver<'a>,
     weights: Vec<WeightDesc>,
@@ -165,8 +178,7 @@ struct Compiler<'a> {
     isa: &'static str,
     /// Scratch for one step at a time (quantised activations, partial softmaxes), behind the intermediates
     /// and the angles.
-    scratch_at: usize,
-    scratch_words: usize,
+    scratch: Scratch,
     angles: Vec<Angles>,
     /// The value whose blocks are in scratch, so that consecutive products share them, and at which word.
     quantised: Option<(ValueId, usize)>,
@@ -236,11 +248,6 @@ impl Compiler<'_> {
         self.steps.push((self.selections.len() - 1, step));
     }
 
-    fn scratch(&mut self, words: usize) -> usize {
-        self.scratch_words = self.scratch_words.max(words.next_multiple_of(ALIGN / 4));
-        self.scratch_at
-    }
-
     /// Activations of a product: quantised for quantised weights in the fast class, otherwise as they are.
     fn input(&mut self, node: &Node, x: ValueId, weight: usize) -> Result<Input, DeviceError> {
         let rows = self.last(node, x)?;
@@ -252,19 +259,19 @@ impl Compiler<'_> {
             return Ok(Input::Quantised { at, rows });
         }
         let words = rows.rows * rows.width / BLOCK * BLOCK_WORDS;
-        if let Some((_, Step::Attention(step))) = self.steps.last()
+        if let (Some((_, Step::Attention(step))), Some(selection)) =
+            (self.steps.last_mut(), self.selections.last_mut())
             && step.out == rows
             && step.layout.v_dim().is_multiple_of(BLOCK)
         {
             let before = step.partials.1.next_multiple_of(ALIGN / 4);
-            let at = self.scratch(before + words) + before;
-            if let Some((_, Step::Attention(step))) = self.steps.last_mut() {
-                step.blocks = Some(at);
-            }
+            let at = self.scratch.room(before + words) + before;
+            step.blocks = Some(at);
+            selection.reason.push_str("; quantised where it is made");
             self.quantised = Some((x, at));
             return Ok(Input::Quantised { at, rows });
         }
-        let at = self.scratch(words);
+        let at = self.scratch.room(words);
         self.select_for(
             "quantise",
             node,
@@ -272,8 +279,11 @@ impl Compiler<'_> {
             "8-bit codes in blocks of 32, for the products that follow",
         );
         // Each worker goes on with the rows that it made, if those are what the last step made.
-        let split = self.steps.last().map_or(Split::Elements, |(_, step)| step.split_of(&rows));
-        self.push(Step::Quantise { x: rows, at, split });
+        let by_rows = self.steps.last().is_some_and(|(_, step)| {
+            let makes = step.touched().is_some_and(|touched| touched.writes.contains(&rows));
+            makes && step.division().is_some_and(|division| division.is_by_rows())
+        });
+        self.push(Step::Quantise { x: rows, at, by_rows });
         self.quantised = Some((x, at));
         Ok(Input::Quantised { at, rows })
     }
@@ -438,7 +448,7 @@ impl Compiler<'_> {
                 let words = partials_len(layout, heads, context, self.workers);
                 // Scratch serves one step at a time: blocks that an earlier product left are gone.
                 self.quantised = None;
-                let partials = (self.scratch(words), words);
+                let partials = (self.scratch.room(words), words);
                 Step::Attention(AttentionStep {
                     partials,
                     q: self.outer(node, node.inputs[0])?,
@@ -497,8 +507,8 @@ impl Compiler<'_> {
             let (rows, half) = (self.resolver.shape(pos).last(), self.resolver.shape(node.inputs[2]).last());
             let words = (rows * half).next_multiple_of(ALIGN / 4);
             let table = |at| RowsArg { at: Place::Arena(at), rows, width: half, stride: half, bound: None };
-            let (cos, sin) = (table(self.scratch_at), table(self.scratch_at + words));
-            self.scratch_at += 2 * words;
+            let (cos, sin) = (table(self.scratch.at), table(self.scratch.at + words));
+            self.scratch.at += 2 * words;
             self.angles.push(Angles { key, cos, sin, computed: false });
         }
         Ok(())

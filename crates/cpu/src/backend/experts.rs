@@ -11,7 +11,7 @@ use crate::pool::Worker;
 use crate::vector::{self, RowsMut};
 
 use super::operand::RowsArg;
-use super::steps::{Ctx, Product, over_elements, over_rows};
+use super::steps::{Ctx, Product};
 
 /// Which expert each pair of a row and a slot has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,34 +177,33 @@ pub(super) struct RouteStep {
 }
 
 impl RouteStep {
-    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
+    /// Some rows, this worker's own.
+    pub(super) fn part(&self, ctx: &Ctx, rows: Range<usize>) {
         let (logits, out) = (ctx.rows(&self.logits), ctx.rows_mut(&self.weights));
         let (mut probabilities, mut scratch) = ROUTING.take();
         probabilities.resize(logits.dim(), 0.0);
-        over_rows(out.rows(), worker, |rows| {
-            for row in rows {
-                let p = RowsMut::new(&mut probabilities, logits.dim());
-                vector::softmax(ctx.isa, logits.part(row..row + 1).into(), p);
-                let width = self.experts.width;
-                // SAFETY: this row of both results is this worker's own; `experts` is contiguous.
-                let (mut part, ids) = unsafe {
-                    let at = ctx.start(&self.experts).wrapping_add(row * width);
-                    (out.alias().part(row..row + 1), std::slice::from_raw_parts_mut(at, width))
-                };
-                let chosen = part.row(0);
-                // Softmax makes NaN of a whole row that has one, or no finite largest logit.
-                if vector::top_k(&probabilities, &mut scratch, chosen, ids).is_err() {
-                    // The row goes on with some experts, and the others of the step with theirs.
-                    ids.fill(0);
-                    chosen.fill(0.0);
-                    ctx.refuse("route", REFUSED_LOGITS, self.of_step.then_some(row));
-                }
-                if self.renormalise {
-                    let sum: f32 = chosen.iter().sum();
-                    chosen.iter_mut().for_each(|w| *w /= sum);
-                }
+        for row in rows {
+            let p = RowsMut::new(&mut probabilities, logits.dim());
+            vector::softmax(ctx.isa, logits.part(row..row + 1).into(), p);
+            let width = self.experts.width;
+            // SAFETY: this row of both results is this worker's own; `experts` is contiguous.
+            let (mut part, ids) = unsafe {
+                let at = ctx.start(&self.experts).wrapping_add(row * width);
+                (out.alias().part(row..row + 1), std::slice::from_raw_parts_mut(at, width))
+            };
+            let chosen = part.row(0);
+            // Softmax makes NaN of a whole row that has one, or no finite largest logit.
+            if vector::top_k(&probabilities, &mut scratch, chosen, ids).is_err() {
+                // The row goes on with some experts, and the others of the step with theirs.
+                ids.fill(0);
+                chosen.fill(0.0);
+                ctx.refuse("route", REFUSED_LOGITS, self.of_step.then_some(row));
             }
-        });
+            if self.renormalise {
+                let sum: f32 = chosen.iter().sum();
+                chosen.iter_mut().for_each(|w| *w /= sum);
+            }
+        }
         ROUTING.set((probabilities, scratch));
     }
 }
@@ -218,14 +217,12 @@ pub(super) struct ExpertSumStep {
 }
 
 impl ExpertSumStep {
-    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
-        let (y, weights, out) = (ctx.rows(&self.y), ctx.rows(&self.weights), ctx.rows_mut(&self.out));
+    /// Some rows and columns, this worker's own.
+    pub(super) fn part(&self, ctx: &Ctx, rows: Range<usize>, columns: Range<usize>) {
+        let weights = ctx.rows(&self.weights);
         let slots = weights.dim();
-        over_elements(out.rows(), out.dim(), worker, |rows, columns| {
-            let y = y.part(rows.start * slots..rows.end * slots).columns(columns.clone());
-            // SAFETY: this part is this worker's own.
-            let part = unsafe { out.alias() }.part(rows.clone()).columns(columns);
-            vector::weighted_sums(ctx.isa, y, weights.part(rows), part);
-        });
+        let y = ctx.rows(&self.y).part(rows.start * slots..rows.end * slots).columns(columns.clone());
+        let out = ctx.rows_mut(&self.out).part(rows.clone()).columns(columns);
+        vector::weighted_sums(ctx.isa, y, weights.part(rows), out);
     }
 }

@@ -40,8 +40,7 @@ pub(super) enum GatedOutput {
 /// Bytes of the next weights that are asked for before columns are combined.
 const MEANWHILE: usize = 6 << 10;
 
-/// Rows that are combined at once. One at a time would wait for its own last step each: with 16 rows the whole step took 4 %
-/// longer.
+/// Rows that are combined at once. One at a time, each waited for its own last instruction: a step of 16 rows took 4 % longer.
 const TOGETHER: usize = 16;
 
 /// Working memory for some columns of all rows.

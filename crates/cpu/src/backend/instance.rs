@@ -30,7 +30,6 @@ pub(super) struct CpuPlan {
 pub(super) struct PlanInner {
     pub(super) shared: Arc<Shared>,
     pub(super) graph: graph::Graph,
-    /// Each with the index of its selection.
     pub(super) steps: Vec<Planned>,
     /// Steps are timed.
     pub(super) profile: bool,
@@ -270,11 +269,13 @@ impl Job for StepJob {
         };
         let timed = self.plan.profile && worker.index() == 0;
         let mut kernels = Vec::with_capacity(if timed { self.plan.steps.len() } else { 0 });
-        let mut start = timed.then(Instant::now);
         // Whoever waits for others fetches the weights it reads next. Each product takes up its own.
         let mut soon: &[u8] = &[];
         for (at, Planned { selection, step, .. }) in self.plan.steps.iter().enumerate() {
             let next = &self.plan.steps[at + 1..];
+            // Before the step: behind it others may already write over what its work depends on.
+            let work = timed.then(|| Work::of(step, &ctx));
+            let start = timed.then(Instant::now);
             step.run(&ctx, worker);
             if at == 0 || step.multiplies() {
                 let weights =
@@ -290,11 +291,13 @@ impl Job for StepJob {
                     }
                 });
             }
-            if let Some(start) = &mut start {
-                let nanos = nanos_since(*start);
-                let Work { bytes, products } = Work::of(step, &ctx);
-                kernels.push(KernelTime { selection: *selection, nanos, bytes, products });
-                *start = Instant::now();
+            if let (Some(Work { bytes, products }), Some(start)) = (work, start) {
+                kernels.push(KernelTime {
+                    selection: *selection,
+                    nanos: nanos_since(start),
+                    bytes,
+                    products,
+                });
             }
         }
         if timed {

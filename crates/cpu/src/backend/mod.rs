@@ -2,6 +2,7 @@
 
 mod compile;
 mod copy;
+mod division;
 mod experts;
 mod gated;
 mod instance;

@@ -1,14 +1,15 @@
 //! Drawing tokens, and feeding them back.
 
+use std::ops::Range;
+
 use tensor::ops::{NO_SNAP, NO_TOKEN, NOT_A_TOKEN};
 use tensor::sampling::{Candidates, ONE, Policy, Ranked};
 
 use crate::isa::CpuIsa;
-use crate::pool::Worker;
 use crate::vector::{self, SelectError};
 
 use super::operand::RowsArg;
-use super::steps::{Ctx, over_rows};
+use super::steps::Ctx;
 
 /// [`tensor::Op::Sample`].
 pub(super) struct SampleStep {
@@ -24,7 +25,8 @@ pub(super) struct SampleStep {
 }
 
 impl SampleStep {
-    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
+    /// Some rows, this worker's own.
+    pub(super) fn part(&self, ctx: &Ctx, rows: Range<usize>) {
         let logits = ctx.rows(&self.logits);
         let into = ctx.words(&self.into);
         let [uniform, top_k, top_p, min_p] =
@@ -32,30 +34,28 @@ impl SampleStep {
         let sharpness = ctx.words(&self.sharpness);
         let drawn = ctx.states[self.state].words();
         let mut candidates = Candidates::default();
-        over_rows(logits.rows(), worker, |rows| {
-            for row in rows {
-                let policy = Policy {
-                    uniform: uniform[row],
-                    sharpness: f32::from_bits(sharpness[row]),
-                    top_k: top_k[row],
-                    top_p: top_p[row],
-                    min_p: min_p[row],
-                };
-                let slot = into[row];
-                let token = match slot {
-                    NO_SNAP => NO_TOKEN,
-                    _ => draw(ctx.isa, logits.row(row), &policy, &mut candidates),
-                };
-                // SAFETY: this row's result is this worker's own, and no other row stores to its slot: the step was
-                // validated.
-                unsafe {
-                    ctx.start(&self.out).wrapping_add(row).write(token);
-                    if slot != NO_SNAP {
-                        drawn.part_mut(slot as usize..slot as usize + 1)[0] = token;
-                    }
+        for row in rows {
+            let policy = Policy {
+                uniform: uniform[row],
+                sharpness: f32::from_bits(sharpness[row]),
+                top_k: top_k[row],
+                top_p: top_p[row],
+                min_p: min_p[row],
+            };
+            let slot = into[row];
+            let token = match slot {
+                NO_SNAP => NO_TOKEN,
+                _ => draw(ctx.isa, logits.row(row), &policy, &mut candidates),
+            };
+            // SAFETY: this row's result is this worker's own, and no other row stores to its slot: the step was
+            // validated.
+            unsafe {
+                ctx.start(&self.out).wrapping_add(row).write(token);
+                if slot != NO_SNAP {
+                    drawn.part_mut(slot as usize..slot as usize + 1)[0] = token;
                 }
             }
-        });
+        }
     }
 }
 
@@ -93,24 +93,23 @@ pub(super) struct FeedStep {
 }
 
 impl FeedStep {
-    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
+    /// Some rows, this worker's own.
+    pub(super) fn part(&self, ctx: &Ctx, rows: Range<usize>) {
         let ids = ctx.words(&self.ids);
         let drawn = ctx.states[self.state].words();
-        over_rows(ids.len(), worker, |rows| {
-            for row in rows {
-                // SAFETY: nothing stores to the slots during this step, and the slot is one of them: it was validated. The
-                // row's result is this worker's own.
-                unsafe {
-                    let id = match ids[row] & NOT_A_TOKEN {
-                        0 => ids[row],
-                        _ => {
-                            let slot = (ids[row] ^ NOT_A_TOKEN) as usize;
-                            drawn.part(slot..slot + 1)[0]
-                        }
-                    };
-                    ctx.start(&self.out).wrapping_add(row).write(id);
-                }
+        for row in rows {
+            // SAFETY: nothing stores to the slots during this step, and the slot is one of them: it was validated. The
+            // row's result is this worker's own.
+            unsafe {
+                let id = match ids[row] & NOT_A_TOKEN {
+                    0 => ids[row],
+                    _ => {
+                        let slot = (ids[row] ^ NOT_A_TOKEN) as usize;
+                        drawn.part(slot..slot + 1)[0]
+                    }
+                };
+                ctx.start(&self.out).wrapping_add(row).write(id);
             }
-        });
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Caller-owned storage that outlives steps, and the kernels that read and write it.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use graph::backend::{DeviceError, StateDesc};
@@ -15,7 +16,7 @@ use crate::quant::BLOCK;
 use crate::vector;
 
 use super::operand::RowsArg;
-use super::steps::{Ctx, over_heads};
+use super::steps::Ctx;
 use super::{Shared, memory_error};
 
 /// Where all states lie.
@@ -216,21 +217,21 @@ pub(super) struct KvWriteStep {
 }
 
 impl KvWriteStep {
-    pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
-        let kv = ctx.states[self.state].pool(self.layout);
+    /// Some rows and columns of the keys, whole heads: this worker's own, and so their values.
+    pub(super) fn part(&self, ctx: &Ctx, rows: Range<usize>, columns: Range<usize>) {
         let write = KvWrite {
             k: ctx.rows(&self.k),
             v: ctx.rows(&self.v),
-            kv,
+            kv: ctx.states[self.state].pool(self.layout),
             seq: ctx.seq,
             pos: ctx.words(&self.pos),
             pages: PageTable { pages: ctx.words(&self.pages), per_seq: self.pages.width },
         };
-        over_heads(write.k.rows(), kv.layout().kv_heads(), worker, |rows, heads| {
-            // SAFETY: these rows of these heads are this worker's own; the positions of a step differ, as the engine gives
-            // each sequence blocks of its own.
-            unsafe { kv_write(ctx.isa, &write, rows, heads) };
-        });
+        let k_dim = self.layout.k_dim();
+        let heads = columns.start / k_dim..columns.end / k_dim;
+        // SAFETY: these rows of these heads are this worker's own; the positions of a step differ, as the engine gives each
+        // sequence blocks of its own.
+        unsafe { kv_write(ctx.isa, &write, rows, heads) };
     }
 }
 

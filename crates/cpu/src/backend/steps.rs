@@ -13,17 +13,19 @@ use crate::quant::{ActBlock, BLOCK, quantise_row};
 use crate::vector::{self, Rows, RowsMut, Src};
 use graph::backend::DeviceError;
 
+use super::division::Division;
 use super::experts::{Choice, ExpertStep, ExpertSumStep, RouteStep};
 use super::gated::GatedStep;
 use super::operand::{Place, RowsArg};
-use super::order::{Division, Touched};
+use super::order::Touched;
 use super::state::CpuState;
 use super::weight::CpuWeight;
 
 /// What a step sees. All pointers are to buffers of the plan's sizes that this job alone uses.
 ///
-/// The workers write disjoint parts of a step's results and read what earlier steps wrote; a barrier lies between
-/// steps, and the memory plan keeps values that are alive together apart. Every `unsafe` of this file rests on that.
+/// The workers write disjoint parts of a step's results and read what earlier steps wrote. A barrier lies wherever a worker
+/// would touch what another writes ([`super::order`]); between barriers each goes on with its own part. The memory plan keeps
+/// values that are alive together apart. Every `unsafe` of this file rests on that.
 pub(super) struct Ctx<'a> {
     pub(super) isa: CpuIsa,
     pub(super) arena: *mut u32,
@@ -40,7 +42,12 @@ pub(super) struct Ctx<'a> {
 impl Ctx<'_> {
     /// Rows that are real in this step.
     pub(super) fn count(&self, arg: &RowsArg) -> usize {
-        arg.bound.map_or(arg.rows, |(scalar, per)| (self.scalars[scalar] as usize * per).min(arg.rows))
+        self.real(arg.rows, arg.bound)
+    }
+
+    /// Of some rows those that are real, given their bound.
+    pub(super) fn real(&self, rows: usize, bound: Option<(usize, usize)>) -> usize {
+        bound.map_or(rows, |(scalar, per)| (self.scalars[scalar] as usize * per).min(rows))
     }
 
     /// The first word of a value. What it may be used for is as for `rows` and `rows_mut`.
@@ -54,7 +61,7 @@ impl Ctx<'_> {
 
     /// The real rows of an operand.
     pub(super) fn rows(&self, arg: &RowsArg) -> Rows<'_> {
-        // SAFETY: compile time placed the rows inside their buffer; nobody writes an operand during the step.
+        // SAFETY: compile time placed the rows inside their buffer; nobody writes meanwhile what this worker reads of it.
         unsafe { Rows::from_raw(self.start(arg).cast(), self.count(arg), arg.width, arg.stride) }
     }
 
@@ -76,7 +83,7 @@ impl Ctx<'_> {
 
     /// u32 elements of an operand whose rows are adjacent, real rows only.
     pub(super) fn words(&self, arg: &RowsArg) -> &[u32] {
-        // SAFETY: compile time saw that the rows are adjacent and inside their buffer; nobody writes an operand during the step.
+        // SAFETY: compile time saw that the rows are adjacent and inside their buffer; nobody writes meanwhile what this worker reads of it.
         unsafe { std::slice::from_raw_parts(self.start(arg), self.count(arg) * arg.width) }
     }
 
@@ -114,7 +121,7 @@ impl Ctx<'_> {
     /// Notes that an op met a row whose values it must not pass on. `None` where its rows are not those of the step.
     pub(super) fn refuse(&self, op: &'static str, problem: &'static str, row: Option<usize>) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        // A barrier lies between steps, and within one all workers say the same.
+        // One op refuses rows between two barriers, and all workers say the same of it.
         refused.first.get_or_insert((op, problem));
         match row {
             Some(row) => drop(refused.rows.insert(row as u32)),
@@ -193,7 +200,8 @@ pub(super) enum Step {
     Quantise {
         x: RowsArg,
         at: usize,
-        split: Split,
+        /// Divided as the step that makes whole rows, instead of by columns.
+        by_rows: bool,
     },
     /// Products that share the workers; all have the same rows.
     Products(Vec<Product>),
@@ -275,59 +283,6 @@ pub(super) struct Planned {
 /// Rows of a product that is bound by reading its weights.
 const FEW: usize = 4;
 
-/// How workers divide a step on rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Split {
-    /// By rows.
-    Rows,
-    /// By columns, which are those that each worker made of a product, unless there is little to divide.
-    Elements,
-    /// By rows, or by heads where there are fewer rows than workers.
-    Heads,
-}
-
-/// Runs `part` over the real rows, divided over the workers.
-pub(super) fn over_rows(n: usize, worker: &Worker<'_>, mut part: impl FnMut(Range<usize>)) {
-    let range = worker.share(n, 1);
-    if !range.is_empty() {
-        part(range);
-    }
-}
-
-/// Runs `part` over rows and columns, divided as [`Split::Elements`] says.
-pub(super) fn over_elements(
-    n: usize,
-    width: usize,
-    worker: &Worker<'_>,
-    mut part: impl FnMut(Range<usize>, Range<usize>),
-) {
-    const SMALL: usize = 2048;
-    // Whole cache lines, and blocks of what is quantised.
-    const ALIGN: usize = 64;
-    if n * width <= SMALL || n >= worker.count() && width < 4 * ALIGN * worker.count() {
-        over_rows(n, worker, |rows| part(rows, 0..width));
-    } else {
-        let columns = worker.share(width, ALIGN);
-        if !columns.is_empty() {
-            part(0..n, columns);
-        }
-    }
-}
-
-/// Runs `part` over rows and heads, divided as [`Split::Heads`] says.
-pub(super) fn over_heads(
-    n: usize,
-    heads: usize,
-    worker: &Worker<'_>,
-    part: impl FnOnce(Range<usize>, Range<usize>),
-) {
-    let (rows, heads) =
-        if n >= worker.count() { (worker.share(n, 1), 0..heads) } else { (0..n, worker.share(heads, 1)) };
-    if !rows.is_empty() && !heads.is_empty() {
-        part(rows, heads);
-    }
-}
-
 fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a> {
     match src {
         Src::Rows(r) => Src::Rows(r.part(rows.clone()).columns(cols.clone())),
@@ -336,57 +291,56 @@ fn columns<'a>(src: Src<'a>, rows: &Range<usize>, cols: &Range<usize>) -> Src<'a
 }
 
 impl Step {
-    /// How the workers divide it, where that is fixed by their number and by how many rows there are.
+    /// How the workers divide it, where that is fixed; each then does [`Step::part`].
     pub(super) fn division(&self) -> Option<Division> {
         Some(match self {
             Step::Unary { out, .. } | Step::Binary { out, .. } | Step::BinaryRow { out, .. } => {
-                Division::elements(out)
+                Division::columns(out)
             }
-            Step::RmsNorm { width, out, .. } if *width < out.width => Division::heads(out, out.width / width),
-            Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } => Division::rows(out),
+            Step::RmsNorm { width, out, .. } => Division::heads(out, out.width / width),
+            Step::AddRmsNorm { out, .. } | Step::Gather { out, .. } => Division::rows(out),
             Step::Angles { pos, .. } => Division::rows(pos),
             Step::Rope { head_dim, out, .. } => Division::heads(out, out.width / head_dim),
             Step::KvWrite(step) => Division::heads(&step.k, step.layout.kv_heads()),
             Step::Route(step) => Division::rows(&step.weights),
-            Step::Quantise { x, split: Split::Rows, .. } => Division::rows(x),
-            Step::Quantise { x, .. } => Division::elements(x),
-            _ => return None,
+            Step::ExpertSum(step) => Division::columns(&step.out),
+            Step::Sample(step) => Division::rows(&step.logits),
+            Step::Feed(step) => Division::rows(&step.ids),
+            Step::Quantise { x, by_rows: true, .. } => Division::rows(x),
+            Step::Quantise { x, .. } => Division::columns(x),
+            Step::Products(_)
+            | Step::Gated(_)
+            | Step::Experts(_)
+            | Step::ShortConv(_)
+            | Step::DeltaRule(_)
+            | Step::Attention(_) => return None,
         })
     }
 
-    /// How quantising these rows is best divided when it follows this step.
-    pub(super) fn split_of(&self, rows: &RowsArg) -> Split {
-        match self {
-            Step::RmsNorm { out, .. } | Step::AddRmsNorm { out, .. } if out == rows => Split::Rows,
-            _ => Split::Elements,
-        }
-    }
-
-    /// The rows that it reads and writes, but for weights and for states, which nothing divided as here reads; `None` where
-    /// that is not told.
-    pub(super) fn touched(&self) -> Option<Vec<Touched>> {
-        let list = |read: &[&RowsArg], written: &[&RowsArg]| {
-            let of =
-                |args: &[&RowsArg], writes| args.iter().map(move |arg| (**arg, writes)).collect::<Vec<_>>();
-            [of(read, false), of(written, true)].concat()
-        };
+    /// What it reads and writes, but for weights, and for states other than a KV cache that it writes; `None` where that is not
+    /// told.
+    pub(super) fn touched(&self) -> Option<Touched> {
         Some(match self {
-            Step::Quantise { x, at, .. } => list(&[x], &[&Input::blocks(x, *at)]),
+            Step::Quantise { x, at, .. } => Touched::new(&[x], &[&Input::blocks(x, *at)]),
             Step::Products(products) => {
-                let rows = |p: &Product| match p.x {
+                let input = |p: &Product| match p.x {
                     Input::Exact(rows) => rows,
                     Input::Quantised { at, rows } => Input::blocks(&rows, at),
                 };
-                products.iter().flat_map(|p| [(rows(p), false), (p.out, true)]).collect()
+                let (reads, writes) = products.iter().map(|p| (input(p), p.out)).unzip();
+                Touched { reads, writes, cache: None }
             }
-            Step::Unary { x, out, .. } | Step::RmsNorm { x, out, .. } => list(&[x], &[out]),
-            Step::Binary { a, b, out, .. } => list(&[a, b], &[out]),
-            Step::BinaryRow { a, out, .. } => list(&[a], &[out]),
-            Step::AddRmsNorm { a, b, sum, out, .. } => list(&[a, b], &[sum, out]),
-            Step::Angles { pos, cos, sin, .. } => list(&[pos], &[cos, sin]),
-            Step::Rope { x, cos, sin, out, .. } => list(&[x, cos, sin], &[out]),
-            Step::KvWrite(step) => list(&[&step.k, &step.v, &step.pos, &step.pages], &[]),
-            Step::Route(step) => list(&[&step.logits], &[&step.weights, &step.experts]),
+            Step::Unary { x, out, .. } | Step::RmsNorm { x, out, .. } => Touched::new(&[x], &[out]),
+            Step::Binary { a, b, out, .. } => Touched::new(&[a, b], &[out]),
+            Step::BinaryRow { a, out, .. } => Touched::new(&[a], &[out]),
+            Step::AddRmsNorm { a, b, sum, out, .. } => Touched::new(&[a, b], &[sum, out]),
+            Step::Angles { pos, cos, sin, .. } => Touched::new(&[pos], &[cos, sin]),
+            Step::Rope { x, cos, sin, out, .. } => Touched::new(&[x, cos, sin], &[out]),
+            Step::KvWrite(step) => Touched {
+                cache: Some(step.state),
+                ..Touched::new(&[&step.k, &step.v, &step.pos, &step.pages], &[])
+            },
+            Step::Route(step) => Touched::new(&[&step.logits], &[&step.weights, &step.experts]),
             _ => return None,
         })
     }
@@ -436,108 +390,68 @@ impl Step {
 
     /// This worker's part.
     pub(super) fn run(&self, ctx: &Ctx, worker: &Worker<'_>) {
+        if let Some(division) = self.division() {
+            return division.over(ctx, worker, |rows, columns| self.part(ctx, rows, columns));
+        }
         match self {
-            Step::Quantise { x, at, split } => quantise(ctx, worker, x, *at, *split),
             Step::Products(products) => multiply(ctx, worker, products),
             Step::Gated(step) => step.run(ctx, worker),
-            Step::Gather { table, ids, out } => gather(ctx, worker, table, ids, out),
-            Step::Unary { op, x, out } => {
-                let (x, out) = (ctx.src(x), ctx.rows_mut(out));
-                over_elements(out.rows(), out.dim(), worker, |rows, cols| {
-                    // SAFETY: this part is this worker's own.
-                    let part = unsafe { out.alias() }.part(rows.clone()).columns(cols.clone());
-                    vector::unary(ctx.isa, *op, columns(x, &rows, &cols), part);
-                });
-            }
-            Step::Binary { op, a, b, out } => binary(ctx, worker, *op, ctx.src(a), ctx.src(b), out),
-            Step::BinaryRow { op, a, row, out } => {
-                binary(ctx, worker, *op, ctx.src(a), Src::Row(ctx.weights[*row].elements()), out);
-            }
-            Step::RmsNorm { x, weight, width, eps, out } => {
-                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
-                let weight = ctx.weights[*weight].elements();
-                let part = |rows: Range<usize>, columns: Range<usize>| {
-                    // SAFETY: this part is this worker's own.
-                    let part = unsafe { out.alias() }.part(rows.clone()).columns(columns.clone());
-                    vector::rms_norm(
-                        ctx.isa,
-                        x.part(rows).columns(columns).into(),
-                        weight,
-                        *width,
-                        *eps,
-                        part,
-                    );
-                };
-                match out.dim() / width {
-                    1 => over_rows(out.rows(), worker, |rows| part(rows, 0..*width)),
-                    heads => over_heads(out.rows(), heads, worker, |rows, heads| {
-                        part(rows, heads.start * width..heads.end * width);
-                    }),
+            Step::Experts(step) => step.run(ctx, worker),
+            Step::ShortConv(step) => step.run(ctx, worker),
+            Step::DeltaRule(step) => step.run(ctx, worker),
+            Step::Attention(step) => step.run(ctx, worker),
+            _ => unreachable!("a step that is divided"),
+        }
+    }
+
+    /// Some rows and columns of a step that is divided: this worker's own.
+    fn part(&self, ctx: &Ctx, rows: Range<usize>, cols: Range<usize>) {
+        let made = |out: &RowsArg| ctx.rows_mut(out).part(rows.clone()).columns(cols.clone());
+        let read = |x: &RowsArg| columns(ctx.src(x), &rows, &cols);
+        match self {
+            Step::Quantise { x, at, .. } => {
+                let (per_row, count) = (x.width / BLOCK, cols.len() / BLOCK);
+                let part = ctx.rows(x).columns(cols.clone());
+                for row in rows {
+                    // SAFETY: these blocks are this worker's own.
+                    let out = unsafe { ctx.blocks_mut(*at, row * per_row + cols.start / BLOCK, count) };
+                    quantise_row(ctx.isa, part.row(row), out);
                 }
             }
-            Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
-                let (a, b, sum, out) = (ctx.src(a), ctx.src(b), ctx.rows_mut(sum), ctx.rows_mut(out));
+            Step::Unary { op, x, out } => vector::unary(ctx.isa, *op, read(x), made(out)),
+            Step::Binary { op, a, b, out } => vector::binary(ctx.isa, *op, read(a), read(b), made(out)),
+            Step::BinaryRow { op, a, row, out } => {
+                let row = Src::Row(&ctx.weights[*row].elements()[cols.clone()]);
+                vector::binary(ctx.isa, *op, read(a), row, made(out));
+            }
+            Step::RmsNorm { x, weight, width, eps, out } => {
                 let weight = ctx.weights[*weight].elements();
-                let all = 0..out.dim();
-                over_rows(out.rows(), worker, |rows| {
-                    // SAFETY: these parts are this worker's own.
-                    let parts = unsafe { [sum.alias(), out.alias()].map(|r| r.part(rows.clone())) };
-                    let [sum, out] = parts;
-                    let (a, b) = (columns(a, &rows, &all), columns(b, &rows, &all));
-                    vector::add_rms_norm(ctx.isa, a, b, weight, *eps, sum, out);
-                });
+                vector::rms_norm(ctx.isa, read(x), weight, *width, *eps, made(out));
+            }
+            Step::AddRmsNorm { a, b, weight, eps, sum, out } => {
+                let weight = ctx.weights[*weight].elements();
+                vector::add_rms_norm(ctx.isa, read(a), read(b), weight, *eps, made(sum), made(out));
             }
             Step::Angles { pos, inv_freq, magnitude, cos, sin } => {
                 let (pos, inv_freq) = (ctx.words(pos), ctx.weights[*inv_freq].elements());
-                let (cos, sin) = (ctx.rows_mut(cos), ctx.rows_mut(sin));
-                over_rows(pos.len(), worker, |rows| {
-                    for row in rows {
-                        // SAFETY: this row of both tables is this worker's own.
-                        let mut parts = unsafe { [cos.alias(), sin.alias()] };
-                        let [cos, sin] = parts.each_mut().map(|table| table.row(row));
-                        vector::rope_angles(&pos[row..=row], inv_freq, *magnitude, cos, sin);
-                    }
-                });
+                let [mut cos, mut sin] = [cos, sin].map(|table| ctx.rows_mut(table));
+                for row in rows {
+                    let [cos, sin] = [cos.row(row), sin.row(row)];
+                    vector::rope_angles(&pos[row..=row], inv_freq, *magnitude, cos, sin);
+                }
             }
             Step::Rope { x, head_dim, cos, sin, out } => {
-                let (x, out) = (ctx.rows(x), ctx.rows_mut(out));
-                let (cos, sin) = (ctx.rows(cos), ctx.rows(sin));
-                over_heads(out.rows(), out.dim() / head_dim, worker, |rows, heads| {
-                    let columns = heads.start * head_dim..heads.end * head_dim;
-                    let (cos, sin) = (cos.part(rows.clone()), sin.part(rows.clone()));
-                    // SAFETY: this part is this worker's own.
-                    let part = unsafe { out.alias() }.part(rows.clone()).columns(columns.clone());
-                    vector::rope(ctx.isa, x.part(rows).columns(columns).into(), *head_dim, cos, sin, part);
-                });
+                let [cos, sin] = [cos, sin].map(|table| ctx.rows(table).part(rows.clone()));
+                vector::rope(ctx.isa, read(x), *head_dim, cos, sin, made(out));
             }
-            Step::Route(step) => step.run(ctx, worker),
-            Step::Experts(step) => step.run(ctx, worker),
-            Step::ExpertSum(step) => step.run(ctx, worker),
-            Step::ShortConv(step) => step.run(ctx, worker),
-            Step::DeltaRule(step) => step.run(ctx, worker),
-            Step::KvWrite(step) => step.run(ctx, worker),
-            Step::Attention(step) => step.run(ctx, worker),
-            Step::Sample(step) => step.run(ctx, worker),
-            Step::Feed(step) => step.run(ctx, worker),
+            Step::Gather { table, ids, out } => gather(ctx, table, ids, out, rows),
+            Step::Route(step) => step.part(ctx, rows),
+            Step::ExpertSum(step) => step.part(ctx, rows, cols),
+            Step::KvWrite(step) => step.part(ctx, rows, cols),
+            Step::Sample(step) => step.part(ctx, rows),
+            Step::Feed(step) => step.part(ctx, rows),
+            _ => unreachable!("a step that is not divided"),
         }
-    }
-}
-
-fn quantise(ctx: &Ctx, worker: &Worker<'_>, x: &RowsArg, at: usize, split: Split) {
-    let per_row = x.width / BLOCK;
-    let rows = ctx.rows(x);
-    let part = |part: Range<usize>, cols: Range<usize>| {
-        for row in part {
-            let first = row * per_row + cols.start / BLOCK;
-            let count = cols.len() / BLOCK;
-            // SAFETY: these blocks are this worker's own.
-            let out = unsafe { ctx.blocks_mut(at, first, count) };
-            quantise_row(ctx.isa, &rows.row(row)[cols.clone()], out);
-        }
-    };
-    match split {
-        Split::Rows => over_rows(rows.rows(), worker, |rows| part(rows, 0..x.width)),
-        _ => over_elements(rows.rows(), x.width, worker, part),
     }
 }
 
@@ -585,33 +499,20 @@ fn in_parts<'p>(
     })
 }
 
-fn binary(ctx: &Ctx, worker: &Worker<'_>, op: vector::Binary, a: Src<'_>, b: Src<'_>, out: &RowsArg) {
-    let out = ctx.rows_mut(out);
-    over_elements(out.rows(), out.dim(), worker, |rows, cols| {
-        // SAFETY: this part is this worker's own.
-        let part = unsafe { out.alias() }.part(rows.clone()).columns(cols.clone());
-        vector::binary(ctx.isa, op, columns(a, &rows, &cols), columns(b, &rows, &cols), part);
-    });
-}
-
-fn gather(ctx: &Ctx, worker: &Worker<'_>, table: &Table, ids: &RowsArg, out: &RowsArg) {
-    let (ids, out) = (ctx.words(ids), ctx.rows_mut(out));
-    over_rows(out.rows(), worker, |rows| {
-        for row in rows {
-            // SAFETY: this row is this worker's own.
-            let mut part = unsafe { out.alias() }.part(row..row + 1);
-            let id = ids[row] as usize;
-            let to = part.row(0);
-            match table {
-                Table::Weight(w) => {
-                    let w = ctx.weights[*w].matrix();
-                    if id < w.n() { gather_row(w, id, to) } else { to.fill(0.0) }
-                }
-                Table::Rows(from) => {
-                    let from = ctx.rows(from);
-                    if id < from.rows() { to.copy_from_slice(from.row(id)) } else { to.fill(0.0) }
-                }
+fn gather(ctx: &Ctx, table: &Table, ids: &RowsArg, out: &RowsArg, rows: Range<usize>) {
+    let (ids, mut out) = (ctx.words(ids), ctx.rows_mut(out));
+    for row in rows {
+        let id = ids[row] as usize;
+        let to = out.row(row);
+        match table {
+            Table::Weight(w) => {
+                let w = ctx.weights[*w].matrix();
+                if id < w.n() { gather_row(w, id, to) } else { to.fill(0.0) }
+            }
+            Table::Rows(from) => {
+                let from = ctx.rows(from);
+                if id < from.rows() { to.copy_from_slice(from.row(id)) } else { to.fill(0.0) }
             }
         }
-    });
+    }
 }

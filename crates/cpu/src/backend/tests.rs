@@ -2,10 +2,11 @@
 
 use graph::backend::{CompileOptions, Precision};
 use graph::{Builder, Graph};
+use tensor::ops::Activation;
 use tensor::{DType, Op};
 
 use super::instance::CpuPlan;
-use super::steps::Step;
+use super::steps::{Planned, Step};
 use super::{CpuBackend, CpuOptions, compile};
 
 fn plan(graph: &Graph, precision: Precision) -> CpuPlan {
@@ -69,4 +70,75 @@ fn selections_name_every_format_of_siblings() {
         assert_eq!(named, kernels.join(" + "));
         assert_eq!(selection.reason.split("; ").count(), kernels.len(), "{}", selection.reason);
     }
+}
+
+/// A layer of a Llama with one block-of-32 format, after the standard rewrites.
+fn layer() -> Graph {
+    let b = Builder::new();
+    let rows = b.scalar("rows");
+    let x = b.input("x", DType::F32, &[8, 64], Some(rows));
+    let [pos, until] = ["pos", "until"].map(|name| b.input(name, DType::U32, &[8], Some(rows)));
+    let extents = b.input("extents", DType::U32, &[1], None);
+    let pages = b.input("pages", DType::U32, &[1, 40], None);
+    let angles = b.weight("angles", DType::F32, &[16]);
+    let norm = |x, name: &str| b.rms_norm(x, b.weight(name, DType::F32, &[64]), 1e-6);
+    let product = |x, name: &str, n: usize| b.matmul(x, b.weight(name, DType::Q8_0, &[n, 64]));
+    let h = norm(x, "norm");
+    let heads = |name: &str, n: usize| b.reshape(product(h, name, 32 * n), &[8, n, 32]);
+    let (q, k, v) = (heads("q", 2), heads("k", 1), heads("v", 1));
+    let [q, k] = [q, k].map(|x| b.rope(x, pos, angles, 1.0));
+    let kv = b.kv_write(b.state("kv", DType::F16, &[40, 16, 1, 64]), k, v, pos, extents, pages);
+    let op = Op::Attention { scale: 1.0, window: None, softcap: None };
+    let y = b.attention(op, q, kv, pos, until, extents, pages);
+    let x = b.add(x, product(b.reshape(y, &[8, 64]), "o", 64));
+    let h = norm(x, "second norm");
+    let gated = b.mul(b.activate(Activation::Silu, product(h, "gate", 64)), product(h, "up", 64));
+    b.output("y", b.add(x, product(gated, "down", 64)));
+    let mut graph = b.finish().unwrap();
+    graph::rewrite::standard(&mut graph);
+    graph
+}
+
+/// What a decode step costs beside its products: every barrier of a layer has a reason.
+#[test]
+fn workers_meet_where_one_needs_what_others_made() {
+    let plan = plan(&layer(), Precision::Fast);
+    let met = |planned: &Planned| {
+        let selection = &plan.report.selections[planned.selection];
+        (selection.kernel.split('/').next().unwrap().to_owned(), planned.waits)
+    };
+    let steps: Vec<_> = plan.inner.steps.iter().map(met).collect();
+    let wanted = [
+        ("rms_norm", false),
+        ("quantise", false),
+        ("matmul_i8", true),
+        // Its tables do not depend on the product.
+        ("angles", false),
+        ("rope", true),
+        ("rope", false),
+        ("kv_write", false),
+        ("paged_attention", true),
+        ("matmul_i8", true),
+        ("add_rms_norm", true),
+        ("quantise", false),
+        ("gated_matmul_i8", true),
+        ("matmul_i8", true),
+        ("rows", true),
+    ];
+    assert_eq!(steps, wanted.map(|(kernel, waits)| (kernel.to_owned(), waits)));
+}
+
+/// Attention reads what workers left for each other while the first blocks are made.
+#[test]
+fn blocks_of_attention_lie_behind_its_partials() {
+    let plan = plan(&layer(), Precision::Fast);
+    let steps = plan.inner.steps.iter().filter_map(|planned| match &planned.step {
+        Step::Attention(step) => Some((step.partials, step.blocks)),
+        _ => None,
+    });
+    let [((at, words), Some(blocks))] = steps.collect::<Vec<_>>()[..] else {
+        panic!("one, which makes blocks")
+    };
+    assert!(words > 0 && blocks >= at + words && blocks.is_multiple_of(16));
+    assert!(plan.inner.arena_bytes >= 4 * (blocks + 8 * 2 * 16));
 }

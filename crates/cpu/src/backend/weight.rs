@@ -118,7 +118,7 @@ fn pack(
         let chunks: Vec<_> = packer.chunks(groups).map(Mutex::new).collect();
         let job = |worker: &Worker<'_>| {
             let mut rows = vec![0u8; groups * lanes * row_bytes];
-            while let Some(range) = worker.claim(0, chunks.len(), 1) {
+            while let Some(range) = worker.claim(chunks.len(), 1) {
                 for index in range {
                     let start = index * groups * lanes;
                     let end = (start + groups * lanes).min(n);

@@ -18,7 +18,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// The work of a step that has run, with its operands still in place.
+    /// The work of a step whose operands are in place.
     pub(super) fn of(step: &Step, ctx: &Ctx) -> Work {
         match step {
             Step::Products(products) => Work::of_products(products, ctx),

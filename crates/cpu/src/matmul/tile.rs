@@ -138,7 +138,7 @@ impl<F: Format> Tile for Fast<F> {
     }
 }
 
-/// Fetches the first line of the page that begins in the `bytes` at `p`, if one does.
+/// Fetches the first line of the page of `p`, if it begins less than `bytes` before: once, where `p` goes on by so many.
 #[inline(always)]
 fn fetch_page<S: Isa>(s: S, p: *const u8, bytes: usize) {
     const PAGE: usize = 4096;

@@ -39,14 +39,14 @@ fn as_many_workers_as_processors_are_bound() {
 fn claims_cover_every_index_once_in_every_phase() {
     const PHASES: usize = 200;
     const TOTAL: usize = 37;
-    for threads in [1, 2, 3, 8] {
+    for threads in [1, 2, 3, 5, 7, 8] {
         let seen: Vec<[AtomicU32; TOTAL]> =
             (0..PHASES).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect();
         let torn = AtomicU32::new(0);
         let walk = |worker: &Worker<'_>| {
             for (phase, seen) in seen.iter().enumerate() {
-                let next = || match phase / CLAIM_SLOTS % 2 {
-                    0 => worker.claim(phase % CLAIM_SLOTS, TOTAL, 1 + phase % 5),
+                let next = || match phase / 2 % 2 {
+                    0 => worker.claim(TOTAL, 1 + phase % 5),
                     _ => worker.claim_near(TOTAL, 1 + phase % 5, 1 + phase % 3),
                 };
                 while let Some(range) = next() {

@@ -64,12 +64,12 @@ impl Compiler<'_> {
                 // Behind the blocks that the products read.
                 let before = match products[0].x {
                     Input::Quantised { at, rows } => {
-                        at - self.scratch_at + rows.rows * (rows.width / BLOCK) * BLOCK_WORDS
+                        at - self.scratch.at + rows.rows * (rows.width / BLOCK) * BLOCK_WORDS
                     }
                     Input::Exact(_) => 0,
                 };
                 let per_row = out.width / BLOCK;
-                let at = self.scratch(before + out.rows * per_row * BLOCK_WORDS) + before;
+                let at = self.scratch.room(before + out.rows * per_row * BLOCK_WORDS) + before;
                 self.quantised = Some((act.outputs[0], at));
                 GatedOutput::Blocks { at, per_row }
             }
