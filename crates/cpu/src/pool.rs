@@ -354,6 +354,19 @@ impl Taken {
     }
 }
 
+thread_local! {
+    /// When a yield last gave this thread's processor to somebody else's work.
+    static CROWDED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// A yield to another worker of a small model is shorter: a stranger has the processor for a whole time slice, which is
+/// milliseconds. Who sleeps instead is woken in time. Beside two busy processes, four workers on two processors decoded SmolLM2 with 2 to 8 tokens a
+/// second when they went on yielding, and 41 to 122 asleep.
+const STRANGER: Duration = Duration::from_micros(1500);
+
+/// For how long nobody yields after that. With nobody else about, yielding makes such workers twice as fast as sleeping does.
+const MEMORY: Duration = Duration::from_millis(50);
+
 /// How long a wait spins and how often it then yields before it sleeps.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
@@ -411,7 +424,14 @@ impl Gate {
             }
         }
         for _ in 0..patience.yields {
+            if CROWDED.get().is_some_and(|since| since.elapsed() < MEMORY) {
+                break;
+            }
+            let start = Instant::now();
             std::thread::yield_now();
+            if start.elapsed() > STRANGER {
+                CROWDED.set(Some(Instant::now()));
+            }
             if ready() {
                 return;
             }

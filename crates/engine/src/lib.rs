@@ -20,7 +20,7 @@ pub use cache::CacheSize;
 pub use engine::{Engine, Saving};
 pub use error::EngineError;
 pub use graph::ByteSize;
-pub use options::{EngineOptions, MAX_CHUNK, MAX_CONTEXT};
+pub use options::{EngineOptions, MAX_CHUNK, MAX_CONTEXT, MAX_SEQUENCES};
 pub use plans::Progress;
 pub use request::{Event, Finish, Request, RequestId, Task};
 pub use session::{SessionError, SessionId};

@@ -8,6 +8,9 @@ use models::ModelInfo;
 
 use crate::error::EngineError;
 
+/// Most sequences that run together.
+pub const MAX_SEQUENCES: usize = 1024;
+
 /// The most rows that [`EngineOptions::chunk`] may ask for: a step's activations are allocated for all of them.
 pub const MAX_CHUNK: usize = 8192;
 
@@ -131,7 +134,7 @@ impl EngineOptions {
                 Err(EngineError::Option { option, problem })
             }
         };
-        within("max_sequences", self.max_sequences, 1024, "sequences")?;
+        within("max_sequences", self.max_sequences, MAX_SEQUENCES, "sequences")?;
         within("chunk", self.chunk, MAX_CHUNK, "tokens")?;
         within("context", self.context.unwrap_or(1), MAX_CONTEXT, "tokens")
     }

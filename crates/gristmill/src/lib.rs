@@ -80,7 +80,7 @@ pub use engine::{
     ByteSize, CacheSize, Engine, EngineError, EngineOptions, Event, Finish, Request, RequestId, SavedSession,
     Saving, SessionError, SessionId, Task,
 };
-pub use engine::{MAX_CHUNK, MAX_CONTEXT};
+pub use engine::{MAX_CHUNK, MAX_CONTEXT, MAX_SEQUENCES};
 pub use error::Error;
 pub use formats::{Checkpoint, Container};
 #[cfg(not(target_arch = "wasm32"))]

@@ -120,6 +120,13 @@ fn sequences_are_measured_together_and_drawn_under_the_limits() {
     assert!(svg.contains("tg6 x 3") && svg.contains("GOP/s int8") && svg.contains("matmul "), "{svg}");
     let errors = fails(&["bench", "-m", &model, "--plot", "x.svg", "--probe", "0"], 2);
     assert!(errors.contains("--plot"), "{errors}");
+    // What was measured is told although the picture cannot be written.
+    let output = gristmill(&[&bench[..], &["--plot", "no/such/x.svg"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap().as_array().unwrap().len(),
+        2
+    );
 }
 
 /// Kernels see only so much of a buffer: without a context asked for, what fits is taken.

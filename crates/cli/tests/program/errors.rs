@@ -44,6 +44,8 @@ fn values_that_are_not_allowed_end_with_2_and_the_range() {
         (&["bench", "-t", "1,1000000"], &["--threads", "four for each processor"]),
         (&["selftest", "-t", "1000000"], &["--threads", "four for each processor"]),
         (&["bench", "-p", "1,x"], &["--n-prompt", "'x'"]),
+        (&["bench", "-s", "1025"], &["--sequences", "from 1 to 1024"]),
+        (&["bench", "-n", "0", "-s", "5"], &["-s", "-n is 0"]),
         (&["run", "--kv-memory", "0", "x"], &["--kv-memory", "above 0"]),
         (&["perplexity", "-f", "x", "--ids-limit", "1"], &["--ids-limit", "from 2"]),
         (&["logits", "--ids", "1", "-c", "300", "-m", &dynamic], &["--context: is 300", "256 tokens"]),
@@ -213,7 +215,7 @@ fn a_probe_that_is_too_large_is_an_error() {
     for (device, problem) in [("cpu", "memory"), ("gpu", "gpu cannot copy within")] {
         let bench = ["bench", "-m", &model, "-p", "1", "-n", "0", "-r", "1", "--device", device, "--probe"];
         let errors = fails(&[&bench[..], &["9999T"]].concat(), 1);
-        assert!(errors.contains(problem), "{device}: {errors}");
+        assert!(errors.contains(problem) && errors.contains("--probe"), "{device}: {errors}");
     }
 }
 

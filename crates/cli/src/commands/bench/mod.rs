@@ -11,10 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use gristmill::{
-    ByteSize, Checkpoint, EngineError, EngineOptions, Error, LoadOptions, MAX_CONTEXT, Model, measure_peaks,
+    ByteSize, Checkpoint, EngineError, EngineOptions, Error, LoadOptions, MAX_CONTEXT, MAX_SEQUENCES, Model,
+    measure_peaks,
 };
 
 use crate::args::{CacheArgs, DeviceArgs, ModelArgs, StepArgs, positive, size, threads, within};
@@ -91,7 +92,7 @@ fn count(text: &str) -> Result<usize, String> {
 
 /// A number of sequences.
 fn sequences(text: &str) -> Result<usize, String> {
-    within(text, 1, 4096)
+    within(text, 1, MAX_SEQUENCES)
 }
 
 fn probe_size(text: &str) -> Result<u64, String> {
@@ -119,6 +120,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let Some(context) = tests.iter().map(Test::context).max() else {
         return Err(Usage::error("there is nothing to measure: -p and -n are both 0"));
     };
+    if args.sequences != [1] && args.n_gen.iter().all(|&n| n == 0) {
+        return Err(Usage::error("-s is for sequences that generate, and -n is 0"));
+    }
     if args.plot.is_some() && args.probe == Some(0) {
         return Err(Usage::error("--plot draws kernels under the limits, which --probe 0 does not measure"));
     }
@@ -137,15 +141,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     for threads in threads {
         rows.extend(run_group(args, threads, context, &tests, &path, &checkpoint, &work)?);
     }
-    if let Some(path) = &args.plot {
-        draw(&rows, path)?;
-    }
     match args.output {
         Format::Md => report::markdown(&subject, &rows)?,
         Format::Json => report::json(&subject, &rows)?,
         Format::Csv => report::csv(&subject, &rows)?,
     }
-    Ok(())
+    // Behind the report, which nobody should lose because a file cannot be written.
+    args.plot.as_ref().map_or(Ok(()), |path| draw(&rows, path))
 }
 
 /// Writes the picture of all tests.
@@ -219,7 +221,8 @@ fn run_group(
     // The buffer of the probe must not count as memory of the model, so the peaks come last.
     drop(engine);
     if args.probe != Some(0) {
-        let peaks = measure_peaks(&options.device, &options.device_options, args.probe)?;
+        let peaks = measure_peaks(&options.device, &options.device_options, args.probe)
+            .context("--probe: the limits could not be measured")?;
         for row in &mut rows {
             row.shares = peaks.map(|peaks| work.shares(row, peaks));
         }
