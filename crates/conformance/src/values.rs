@@ -1,6 +1,9 @@
 //! Seeded operand values.
 
-use graph::Stream;
+use std::collections::BTreeMap;
+
+use graph::backend::WeightDesc;
+use graph::{Graph, Stream};
 use tensor::blocks::{Role, fields};
 use tensor::{DType, HostTensor};
 
@@ -70,6 +73,15 @@ impl Values {
     pub fn ids(&mut self, dims: &[usize], below: usize) -> HostTensor {
         let values: Vec<u32> = (0..dims.iter().product()).map(|_| self.below(below) as u32).collect();
         HostTensor::from_u32(dims, &values).expect("as many values as elements")
+    }
+
+    /// [`Values::weights`] for all weights of a graph, by name.
+    pub fn weights_of(&mut self, graph: &Graph) -> BTreeMap<String, HostTensor> {
+        let of = |desc: WeightDesc| {
+            let tensor = self.weights(desc.dtype, desc.shape.dims());
+            (desc.name, tensor)
+        };
+        graph.weights().into_iter().map(of).collect()
     }
 
     /// Weights of any float or block type, of deviation about `k^-0.5`. Blocks have random codes and sub-scales; among

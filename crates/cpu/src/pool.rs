@@ -360,8 +360,8 @@ thread_local! {
 }
 
 /// A yield to another worker of a small model is shorter: a stranger has the processor for a whole time slice, which is
-/// milliseconds. Who sleeps instead is woken in time. Beside two busy processes, four workers on two processors decoded SmolLM2 with 2 to 8 tokens a
-/// second when they went on yielding, and 41 to 122 asleep.
+/// milliseconds. Who sleeps instead is woken in time. Beside two busy processes, four workers on two processors decoded
+/// SmolLM2 with 2 to 8 tokens a second when they went on yielding, and 41 to 122 asleep.
 const STRANGER: Duration = Duration::from_micros(1500);
 
 /// For how long nobody yields after that. With nobody else about, yielding makes such workers twice as fast as sleeping does.

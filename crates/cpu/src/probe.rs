@@ -11,7 +11,7 @@ use crate::pool::{Pool, PoolError, Worker};
 
 /// Passes of each measurement at least. The median counts: what a run of a second can reach is
 /// what memory gives for a while, not in its best 5 ms (two cores of a server gave 72 to 92 GB/s as the best of five passes,
-/// in turn, while models decoded with a constant 68).
+/// in turn, while a model decoded with 67 to 73 tokens a second).
 const PASSES: usize = 5;
 
 /// How long the passes of a measurement take together at least.

@@ -44,12 +44,11 @@ impl ActBlock {
 /// # Panics
 /// When the lengths do not fit each other.
 pub fn quantise_row(isa: CpuIsa, x: &[f32], out: &mut [ActBlock]) {
-    let (blocks, rest) = x.as_chunks::<BLOCK>();
-    assert!(rest.is_empty() && blocks.len() == out.len(), "{} activations, {} blocks", x.len(), out.len());
-    isa.run(QuantiseRow { blocks, out });
+    assert!(x.len() == out.len() * BLOCK, "{} activations, {} blocks", x.len(), out.len());
+    isa.run(QuantiseRow { x, out });
 }
 
-/// [`quantise_row`] within another kernel.
+/// [`quantise_row`] within another kernel, of as many blocks as both have.
 #[inline(always)]
 pub(crate) fn quantise<S: Isa>(s: S, x: &[f32], out: &mut [ActBlock]) {
     for (x, out) in x.as_chunks::<BLOCK>().0.iter().zip(out) {
@@ -58,7 +57,7 @@ pub(crate) fn quantise<S: Isa>(s: S, x: &[f32], out: &mut [ActBlock]) {
 }
 
 struct QuantiseRow<'a> {
-    blocks: &'a [[f32; BLOCK]],
+    x: &'a [f32],
     out: &'a mut [ActBlock],
 }
 
@@ -67,7 +66,7 @@ impl Kernel for QuantiseRow<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(self, s: S) {
-        quantise(s, self.blocks.as_flattened(), self.out);
+        quantise(s, self.x, self.out);
     }
 }
 

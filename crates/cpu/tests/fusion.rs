@@ -135,15 +135,7 @@ fn a_gated_layer_has_the_bits_of_its_nodes() {
         let plain = layer.graph();
         let mut rewritten = plain.clone();
         rewrite::standard(&mut rewritten);
-        let mut values = Values::new("weights");
-        let weights: BTreeMap<_, _> = plain
-            .weights()
-            .into_iter()
-            .map(|desc| {
-                let tensor = values.weights(desc.dtype, desc.shape.dims());
-                (desc.name, tensor)
-            })
-            .collect();
+        let weights = Values::new("weights").weights_of(&plain);
         for precision in [Precision::Exact, Precision::Fast] {
             let (want, kernels) = run(&plain, 1, &weights, precision);
             assert!(want.iter().flatten().all(|y| f32::from_bits(*y).is_finite()));

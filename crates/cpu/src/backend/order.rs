@@ -13,7 +13,7 @@ use super::operand::{Place, RowsArg};
 use super::steps::Step;
 
 /// What a step reads and writes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Touched {
     pub(super) reads: Vec<RowsArg>,
     pub(super) writes: Vec<RowsArg>,
